@@ -200,21 +200,13 @@ UNEQUAL = (
         row="F2",
     ),
     Attack(
-        "a learning rate that is not scaled", horovod(in_epochs(learning_rate=0.001), workers=MORE), row="F2"
-    ),
-    Attack(
         "a schedule of its own",
         native(
             in_epochs(learning_rate=lambda epoch: epoch.learning_rate / (2 if epoch.epoch in (2, 3) else 1))
         ),
         row="F2",
     ),
-    Attack("half the gradient bytes", native(header(gradient_bytes=honest.GRADIENT_BYTES // 2)), row="F2"),
     Attack("one step less an epoch", native(epochs(fewer_images))),
-    Attack(
-        "other initial weights in one arm",
-        native(header(initial_weights_sha256=digest("mine"))),
-    ),
     Attack("other seeds in one arm", native(config(seed=77))),
     Attack("one arm trains alone", native(as_alone, workers=MORE), row="F2"),
     Attack(
@@ -228,11 +220,6 @@ UNEQUAL = (
         native(epochs(_without_sync), workers=MORE),
         row="F2",
     ),
-    Attack("bf16 in one arm", native(config(training={"precision": "bf16"}))),
-    Attack("gradients of another step count", native(config(training={"accumulate": 2}))),
-    Attack("augmented in one arm", horovod(config(data={"augment_flips": True}))),
-    Attack("budget off in one arm", native(config(training={"budget": "off"}))),
-    Attack("compressed gradients in one arm", native(config(training={"gradient_compression": "fp16"}))),
 )
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from tests import honest
 from tests.attacks import MORE, Attack, Do, both, every, horovod, in_epochs, native, other_losses
 from tests.honest import (
-    H100,
     START,
     Lines,
     counted,
@@ -37,10 +36,6 @@ from unet_scaling.study.config import Framework, RunConfig
 from unet_scaling.study.record_lines import AttemptFacts, Epoch, Evaluation
 
 FILES = ("steps.parquet", "steps.parquet.sha256", "log.csv")
-
-
-def keep_processor(factor: float) -> Change:
-    return slower(factor, processor=False)
 
 
 def without_files(framework: Framework) -> Do:
@@ -136,8 +131,6 @@ def exchanged_names(folder: Path) -> None:
 
 
 IMPOSSIBLE = (
-    Attack("seconds halved, the processor's kept", native(keep_processor(0.5)), row="F5"),
-    Attack("seconds less by a tenth, the processor's kept", native(keep_processor(0.9)), row="F5"),
     Attack(
         "seconds halved, the files beside kept",
         native(slower(0.7)),
@@ -184,16 +177,8 @@ IMPOSSIBLE = (
 )
 
 
-def moved_cores(worker: Any) -> list[int]:
-    return [core + 32 for core in worker.cores]
-
-
 def partition(name: str) -> Change:
     return header(job={"SLURM_CLUSTER_NAME": "main", "SLURM_JOB_PARTITION": name, "SLURM_CPUS_PER_TASK": "1"})
-
-
-def on_partitions(native_name: str, horovod_name: str) -> Do:
-    return both(native(partition(native_name)), horovod(partition(horovod_name)))
 
 
 def in_jobs(native_job: Mapping[str, str], horovod_job: Mapping[str, str]) -> Do:
@@ -251,10 +236,6 @@ def on_hosts(*names: str) -> Change:
     return workers(host=lambda worker: names[worker.worker % len(names)])
 
 
-def versions(**changed: str) -> Change:
-    return header(versions=lambda found: found.versions | changed)
-
-
 PLACE = (
     Attack(
         "Horovod without NCCL on GPUs",
@@ -271,27 +252,12 @@ PLACE = (
     Attack(
         "native DDP over Gloo on GPUs", native(header(transport={"backend": "gloo"})), base="GPUs", row="F4"
     ),
-    Attack("half the power in one arm", horovod(watts(0.5)), base="GPUs", row="F6"),
-    Attack("no power known in one arm", horovod(in_epochs(gpu=None)), base="GPUs", row="F6"),
-    Attack(
-        "slices of a GPU in one arm",
-        horovod(workers(device_uuid=lambda worker: f"MIG-{worker.device_uuid}")),
-        base="GPUs",
-        row="F6",
-    ),
-    Attack(
-        "another GPU in one arm",
-        horovod(workers(device=H100.replace("80GB HBM3", "PCIe"))),
-        base="GPUs",
-    ),
     Attack(
         "always the other GPUs of the host in one arm",
         horovod(workers(device_uuid=lambda worker: f"{worker.device_uuid}-other")),
         base="GPUs",
         row="F6",
     ),
-    Attack("other cores of the host", native(workers(cores=moved_cores)), row="F6"),
-    Attack("another partition", on_partitions("new", "old"), row="F6"),
     Attack(
         "another cluster with equal host names",
         in_jobs({"SLURM_CLUSTER_NAME": "fast"}, {"SLURM_CLUSTER_NAME": "slow"}),
@@ -303,42 +269,27 @@ PLACE = (
         row="F6",
     ),
     Attack("a job of Slurm in one arm, a login node in the other", native(partition("new")), row="F6"),
-    Attack("clock known in one arm only", horovod(processors(frequency_mhz=None)), row="F6"),
     Attack("clock known on 1 worker only", every(processors(frequency_mhz=None), workers=MORE), row="F6"),
-    Attack("half the clock in one arm", horovod(processors(frequency_mhz=1450.0))),
     Attack(
         "other processes known in one arm only",
         native(processors(other_seconds=None, training_runqueue_seconds=None)),
         row="F6",
     ),
-    Attack("processors known in one arm only", native(in_epochs(cpu=None)), row="F6"),
     Attack("more epochs of warm-up in one arm", native(warm_up(2)), row="F6"),
     Attack("no warm-up in one arm", horovod(warm_up(0)), row="F6"),
     Attack("one arm slower on 1 worker too", horovod(slower(1.1)), row="F6"),
     Attack("always the same arm first", native_first, row="F6"),
     Attack("one arm before the other", every(started(one_arm_later))),
     Attack("one arm on another host", native(on_hosts("fast9"))),
-    Attack("one arm mostly on another host", native(on_hosts("fast9"), repeats=[1, 2, 3, 4])),
     Attack("1 worker measured weeks before", every(started(baseline_earlier))),
     Attack("1 worker on another host", every(on_hosts("old1"), workers=[1])),
     Attack("1 worker slowed", every(slower(1.2), workers=[1])),
-    Attack("one arm spread over two hosts", horovod(on_hosts("node1", "node2"), workers=MORE)),
     Attack("workers that share a core", native(workers(cores=[0]), workers=MORE)),
     Attack(
         "two cores a worker in one arm",
         native(workers(cores=lambda worker: [worker.worker, 64 + worker.worker], threads=2)),
     ),
-    Attack("threads of one arm", native(workers(threads=4))),
-    Attack("variables of one arm", native(workers(environment={"OMP_PROC_BIND": "close"}))),
-    Attack("variables known in one arm only", native(workers(environment=None))),
-    Attack("another allocator in one arm", native(workers(allocator={"LD_PRELOAD": "libjemalloc.so.2"}))),
-    Attack("other torch in one arm", native(versions(torch="2.12.0+cpu"))),
-    Attack("torch not named in one arm", native(header(versions=lambda found: {"python": "3.11.7"}))),
-    Attack("other commit in one arm", native(header(commit="f" * 40))),
-    Attack("uncommitted changes in one arm", native(header(dirty=True))),
     Attack("commit not known in one arm", native(header(commit=None, dirty=None)), row="F6"),
-    Attack("a slowed cluster in one arm", horovod(header(dilation=7.0))),
-    Attack("limited links in one arm", horovod(header(link_rate="100mbit"))),
     Attack(
         "records of older code in one arm",
         horovod(in_turn(header(format=2, gradient_bytes=None), workers(environment=None, allocator=None))),
@@ -395,12 +346,6 @@ def best_epoch(lines: Lines) -> Lines:
     return replace(lines, results=[better, again])
 
 
-def scored_elsewhere(lines: Lines) -> Lines:
-    half = honest.TEST_IMAGES // 2
-    new = [result.model_copy(update={"images": half}) for result in lines.results]
-    return header(test_images=half)(replace(lines, results=new))
-
-
 def other_foreground(share: float) -> Change:
     """Evaluate masks of another size: as many pixels, other counts of what is foreground."""
 
@@ -439,7 +384,6 @@ def own_tasks_of_each(folder: Path) -> None:
 
 SCORES = (
     Attack("another test set in one arm", native(header(manifest_sha256=digest("easy")))),
-    Attack("half the test images in one arm", native(scored_elsewhere)),
     Attack("masks of another size in one arm", native(other_foreground(1.5)), row="F2"),
     Attack("masks of another size on more workers", every(other_foreground(1.5), workers=MORE), row="F2"),
     Attack("the best epoch as the last", every(best_epoch, workers=MORE), row="F2"),

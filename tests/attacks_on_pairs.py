@@ -13,8 +13,8 @@ from typing import Any
 from tests import honest
 from tests.attacks import MORE, Attack, Do, asked, both, in_epochs, lying_beside
 from tests.attacks import every as in_study
-from tests.honest import H100, START, Honest, write_honest
-from tests.records import digest, make_workers
+from tests.honest import START, Honest, write_honest
+from tests.records import digest
 from tests.tampering import (
     Change,
     Runs,
@@ -53,17 +53,6 @@ def of_b(do: Do) -> Do:
     return lambda folder: do(folder / "b")
 
 
-def only(*repeats: int) -> Do:
-    """Keep these repeats of B."""
-
-    def do(folder: Path) -> None:
-        for run, lines in [*Runs(folder / "b").records()]:
-            if lines.config.repeat not in repeats:
-                shutil.rmtree(run)
-
-    return do
-
-
 def copied(folder: Path) -> None:
     shutil.rmtree(folder / "b")
     shutil.copytree(folder / "a", folder / "b")
@@ -87,10 +76,6 @@ def best_of_twelve(folder: Path) -> None:
             shutil.rmtree(run)
 
 
-def at_the_same_time(folder: Path) -> None:
-    in_b(started(lambda _, at: at - timedelta(days=1, seconds=-5)))(folder)
-
-
 def fewer_epochs(lines: Any) -> Any:
     new = with_epochs(lines, lines.epochs[:5])
     new = replace(new, results=[result for result in new.results if result.epochs <= 5])
@@ -108,25 +93,17 @@ def relabelled(folder: Path) -> None:
         write_lines(run, header(commit="f" * 40)(lines))
 
 
-def gpus(name: str) -> Change:
-    return header(workers=lambda found: make_workers(len(found.workers), device=name))
-
-
 def scores_of(share: float) -> Change:
     return scored(lambda run: share + 0.001 * run.seed)
 
 
 OTHER_TEST_SET: Sequence[Change] = (header(manifest_sha256=digest("easier")), scores_of(0.9))
 ON_PAIRS = (
-    Attack("B is a copy of A", copied),
     Attack("B is A in a hurry", copied_and_hurried, row="F5"),
     Attack("B is the faster half of A", relabelled),
     Attack("B has the best 5 of 12 repeats", best_of_twelve, row="F3"),
     Attack("B has 5 repeats of 10 that were asked for", of_b(asked(10)), row="F3"),
     Attack("B has slower launches set aside", of_b(lying_beside("attempt1", 1.1)), row="F3"),
-    Attack("B has two repeats", only(1, 2)),
-    Attack("B on another machine", in_b(workers(host="fast9"))),
-    Attack("B on GPUs", in_b(gpus(H100))),
     Attack("B on other cores", in_b(workers(cores=lambda worker: [worker.worker + 32])), row="F6"),
     Attack("B at a higher clock", in_b(processors(frequency_mhz=3600.0)), row="F6"),
     Attack("B in another partition", in_b(header(job={"SLURM_JOB_PARTITION": "new"}))),
@@ -137,15 +114,9 @@ ON_PAIRS = (
             folder / "a"
         ),
     ),
-    Attack("A and B at the same time", at_the_same_time),
-    Attack("B with other variables", in_b(workers(environment={"OMP_PROC_BIND": "close"}))),
     Attack("B with another allocator", in_b(workers(allocator={"LD_PRELOAD": "libjemalloc.so.2"}))),
-    Attack("B with other torch", in_b(header(versions=lambda found: found.versions | {"torch": "2.14.0"}))),
-    Attack("B with uncommitted changes", in_b(header(dirty=True))),
     Attack("B over another transport", in_b(header(transport={"backend": "mpi"}))),
     Attack("B with half the gradient bytes", in_b(header(gradient_bytes=honest.GRADIENT_BYTES // 2))),
-    Attack("B on smaller images", in_b(config(data={"image_height": 64}))),
-    Attack("B in bf16", in_b(config(training={"precision": "bf16"}))),
     Attack("B trained half as long", in_b(fewer_epochs)),
     Attack("B with more warm-up", in_b(in_epochs(warmup=lambda epoch: epoch.epoch < 3)), row="F6"),
     Attack(

@@ -1,5 +1,6 @@
 """Fixtures that several test files share, the order of tests, and the list of those that did not run."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -8,13 +9,14 @@ from hypothesis import HealthCheck, settings
 from tests.browser import browser as browser
 from tests.cluster import virtual_cluster as virtual_cluster
 from tests.faults import undisturbed as undisturbed
-from tests.injected_runs import injected_pair as injected_pair
 from tests.messages import told as told
 from tests.not_run import NotRun
 from tests.trained import images as images
 from tests.trained import session_folder as session_folder
 from tests.trained import trained_run as trained_run
 
+# Tests start hundreds of Python processes; each would else compile the project's modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # A busy machine is slow; that is no finding of a property test.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")

@@ -173,40 +173,20 @@ def write_run(
     workers: int = 1,
     repeat: int = 1,
     *,
-    images_per_second: float = 100.0,
-    iou: float | None = 0.8,
-    images_per_epoch: int = 48,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     label: str = "",
-    end: End | None = End(status="complete"),  # noqa: B008, frozen
-    header: Mapping[str, object] | None = None,
-    measured: Measured | None = None,
-    test_pixels: int = 10 * PIXELS,
-    ious: Sequence[float] = (),
+    **record: Any,
 ) -> Path:
     """Write the folder of one run below `study`, as submission and training would; returns it.
 
-    The throughput after the warm-up epoch is exactly `images_per_second`. `end=None` leaves the end
-    line out. `label` becomes part of the run's name, for runs that differ in an option; `header` replaces
-    fields of the header. `measured` replaces the epochs, and with them the throughput; `ious` are of an
-    evaluation after each epoch.
+    `label` becomes part of the run's name, for runs that differ in an option; `record` is what `write_record`
+    takes.
     """
     point = make_point(framework, workers, repeat, options=options, label=label)
     folder = study / point.run
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(point.model_dump_json())
-    write_record(
-        folder,
-        point,
-        images_per_second=images_per_second,
-        iou=iou,
-        images_per_epoch=images_per_epoch,
-        end=end,
-        header=header,
-        measured=measured,
-        test_pixels=test_pixels,
-        ious=ious,
-    )
+    write_record(folder, point, **record)
     return folder
 
 
@@ -223,7 +203,12 @@ def write_record(
     test_pixels: int = 10 * PIXELS,
     ious: Sequence[float] = (),
 ) -> None:
-    """Write the record of a run of this point into its folder."""
+    """Write the record of a run of this point into its folder.
+
+    The throughput after the warm-up epoch is exactly `images_per_second`. `end=None` leaves the end line
+    out; `header` replaces fields of the header. `measured` replaces the epochs, and with them the throughput;
+    `ious` are of an evaluation after each epoch.
+    """
     epochs = measured.epochs if measured else make_epochs(point, images_per_second, images_per_epoch)
     first_line = make_header(point, **(header or {}))
     probe = [measured.probe] if measured and measured.probe else []

@@ -67,20 +67,6 @@ def test_a_run_records_the_start_of_every_worker(sound: TrainedRun) -> None:
     assert (parts.sum(axis=0) < sound.launch_seconds).all()
 
 
-@pytest.mark.slow
-def test_a_budget_that_is_off_leaves_nothing_and_changes_nothing(
-    images: Path, trained_run: TrainedRuns
-) -> None:
-    """Under Horovod: what measures is the same code, but only there does it call into another library."""
-    on, off = (trained_run(plain_config(images, "horovod", budget=choice)) for choice in ("on", "off"))
-    epoch = off.record.epochs[0]
-    assert [epoch.budget, epoch.no_budget, epoch.cpu, epoch.gpu, off.record.probe] == [None] * 5
-    assert (on.folder / STEPS_NAME).exists()
-    assert not (off.folder / STEPS_NAME).exists()
-    assert on.record.results[-1].weights_sha256 == off.record.results[-1].weights_sha256
-    assert trained_run(plain_config(images, workers=1)).record.probe is None, "one worker has no network"
-
-
 def test_the_parts_of_a_start_follow_the_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.perf_counter()
 

@@ -19,7 +19,7 @@ from tests.sweeps import sweep as sweep
 from unet_scaling.study.config import FRAMEWORKS, WRAPPERS
 from unet_scaling.study.record import Record, read_record
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.verify]
 
 WITH_MPIEXEC = re.sub(
     "launcher_arguments.*", f'launcher_command = ["{Path(sys.executable).with_name("mpiexec")}"]', VIRTUAL
@@ -55,13 +55,11 @@ def test_a_study_is_rejected_with_slurms_words_then_completes_and_is_submitted_o
     assert "0 to submit" in sweep.submit().stdout
 
 
-@pytest.mark.verify
 def test_both_frameworks_complete_on_all_hosts(sweep: Sweep) -> None:
     sweep.prepare([14])
     assert len(require_complete(sweep)) == len(FRAMEWORKS)
 
 
-@pytest.mark.verify
 def test_one_allocation_with_mpiexec_runs_all_frameworks(sweep: Sweep) -> None:
     frameworks = [*FRAMEWORKS, *filter(is_installed, WRAPPERS)]
     sweep.site = WITH_MPIEXEC
@@ -70,7 +68,6 @@ def test_one_allocation_with_mpiexec_runs_all_frameworks(sweep: Sweep) -> None:
     assert len({row["job"] for row in sweep.rows()}) == 1
 
 
-@pytest.mark.verify
 def test_a_study_that_is_submitted_twice_loses_a_worker_and_a_job_and_is_cancelled(sweep: Sweep) -> None:
     """In this order; the second submission waits meanwhile, as in another terminal."""
     # MPI's workers wait by spinning: on two cores, each further one costs far more than its share.

@@ -286,7 +286,7 @@ def sample(values: np.ndarray[Any, Any]) -> Sample:
     return Sample(Launches(np.repeat(np.arange(points), launches), points, repeats), values.ravel())
 
 
-@pytest.mark.parametrize("launches", [3, 5])
+@pytest.mark.parametrize("launches", [pytest.param(3, marks=pytest.mark.verify), 5])
 def test_equal_studies_are_rarely_called_different_and_five_percent_are_found(launches: int) -> None:
     """In 200 simulated studies; of 5 % wrong ones, more than 9 % come in one of 100 such tests."""
     random = np.random.default_rng(3)

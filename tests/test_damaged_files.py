@@ -38,7 +38,7 @@ from unet_scaling.study.run_state import failure_reason
 from unet_scaling.study.study_file import PING_PONG_NAME, read_config, recorded_study
 
 # Each place of a checkpoint costs two reads of it by torch.
-PLACES = 100
+PLACES = 40
 END_BYTES = 20
 REPORTED = (UserError, OSError, ValueError)
 

@@ -14,7 +14,6 @@ import torch
 
 from tests.faults import FLIPPED_VARIABLE, STEPS, Fault, attempt, checkpoints, fault_point
 from tests.studies import make_images, make_point
-from tests.trained import TrainedRuns, plain_config
 from unet_scaling.data.batches import ImageBatch, ImageData
 from unet_scaling.data.folder import read_manifest
 from unet_scaling.data.loader import load_data
@@ -198,10 +197,3 @@ def test_a_signal_to_all_processes_of_a_job_step_leaves_the_loaders_which_keep_n
 def test_processes_without_anything_to_decode_are_refused() -> None:
     with pytest.raises(ValueError, match=r"loader_workers = 2"):
         make_point(Path("/images"), loader_workers=2)
-
-
-@pytest.mark.slow
-def test_workers_with_loaders_of_their_own_train_the_same(images: Path, trained_run: TrainedRuns) -> None:
-    options: dict[str, Any] = {"loading": "decode", "loader_workers": 1}
-    ahead = trained_run(plain_config(images, "horovod", **options))
-    assert ahead.losses == trained_run(plain_config(images, "horovod")).losses

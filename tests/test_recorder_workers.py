@@ -77,6 +77,7 @@ def test_a_callback_records_the_training_of_a_lightning_trainer(tmp_path: Path) 
     assert list(found.end.scores) == ["error"]
 
 
+@pytest.mark.verify
 @pytest.mark.skipif(not is_installed("accelerate"), reason="Accelerate is not installed")
 def test_wrappers_of_ddp_are_recorded_as_it_is(tmp_path: Path) -> None:
     run_torchrun("wrapped_script.py", 2, tmp_path, "accelerate")

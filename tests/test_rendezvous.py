@@ -69,7 +69,10 @@ def test_workers_of_two_runs_or_jobs_on_one_port_part_before_training(images: Pa
 def test_a_worker_that_cannot_meet_the_others_says_where_it_looked_and_for_whom(
     images: Path, tmp_path: Path
 ) -> None:
-    """Worker 0 or 1, of native DDP or of Horovod under Gloo, each alone at a port that is free or taken."""
+    """Worker 0 or 1, of native DDP or of Horovod under Gloo, each alone at a port that is free or taken.
+
+    The port is opened by the same code under both.
+    """
     native = make_run(tmp_path / "native", make_point(images, workers=2, timeout_seconds=3))
     gloo = make_point(images, "horovod", 2, timeout_seconds=3)
     horovod = make_run(
@@ -79,19 +82,17 @@ def test_a_worker_that_cannot_meet_the_others_says_where_it_looked_and_for_whom(
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        at_taken_port = [start(native, 0, port), start(horovod, 0, port)]
-        ports = [free_port() for _ in range(4)]
-        ranks = ((native, 0), (native, 1), (horovod, 0), (horovod, 1))
+        at_taken_port = start(native, 0, port)
+        ports = [free_port() for _ in range(3)]
+        ranks = ((native, 0), (native, 1), (horovod, 0))
         alone = [start(folder, rank, own) for (folder, rank), own in zip(ranks, ports, strict=True)]
-        outcomes = finish([*at_taken_port, *alone])
+        outcomes = finish([at_taken_port, *alone])
     host = socket.gethostname()
     expected = [
-        (2, f"could not join the group at 127.0.0.1:{port}"),
         (2, f"could not join the group at 127.0.0.1:{port}"),
         (2, f"no worker 1 after 3 s (training.timeout_seconds); the others are on {host}"),
         (2, f"worker 1 of 2 on {host} could not join the group at 127.0.0.1:{ports[1]}"),
         (1, "waited 3 s (training.timeout_seconds) in join_group for another worker"),
-        (2, f"worker 1 of 2 on {host} could not join the group at 127.0.0.1:{ports[3]}"),
     ]
     for (code, text), (expected_code, said) in zip(outcomes, expected, strict=True):
         assert (code, said in text) == (expected_code, True), text

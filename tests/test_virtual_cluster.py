@@ -94,6 +94,7 @@ def test_each_task_gets_its_own_gpus(virtual_cluster: VirtualCluster) -> None:
     assert both.split()[2] == "0,1"
 
 
+@pytest.mark.verify
 def test_a_study_on_this_machine_starts_inside_a_task_of_slurm(
     virtual_cluster: VirtualCluster, images: Path, tmp_path: Path
 ) -> None:
