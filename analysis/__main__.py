@@ -90,40 +90,22 @@ def command_line() -> CommandLine:
     source.add_argument(
         "--csv", metavar="FILE", help="table of workers and seconds or throughput; - for stdin"
     )
-    parser.add_argument(
-        "--column", action="append", default=[], type=column_name, metavar="COLUMN=NAME",
-        help="with --csv: what workers, seconds, throughput, framework, repeat or score is called",
-    )  # fmt: skip
-    parser.add_argument(
-        "--weak", action="store_true", help="with --csv: seconds are of a fixed share of work of each worker"
+    add = parser.add_argument
+    called = "with --csv: what workers, seconds, throughput, framework, repeat or score is called"
+    add("--column", action="append", default=[], type=column_name, metavar="COLUMN=NAME", help=called)
+    weak = "with --csv: seconds are of a fixed share of work of each worker"
+    add("--weak", action="store_true", help=weak)
+    watch = f"look for changes every {WATCH_SECONDS} s, or so many"
+    add("--watch", nargs="?", type=positive, const=WATCH_SECONDS, metavar="SECONDS", help=watch)
+    images = (
+        "with --reference: training images of an epoch over all workers, every pass counted "
+        "(published study: 1120 images x 80 %% x 2 passes = 1792)"
     )
-    parser.add_argument(
-        "--watch",
-        nargs="?",
-        type=positive,
-        const=WATCH_SECONDS,
-        metavar="SECONDS",
-        help=f"look for changes every {WATCH_SECONDS} s, or so many",
-    )
-    parser.add_argument(
-        "--images",
-        type=int,
-        metavar="M",
-        help="with --reference: training images of an epoch over all workers, every pass counted "
-        "(published study: 1120 images x 80 %% x 2 passes = 1792)",
-    )
-    parser.add_argument(
-        "--batch", type=int, metavar="B", help="with --reference: images of a worker's step (published: 16)"
-    )
-    parser.add_argument(
-        "--names", metavar="A,B", help="with --reference: what log_N.csv and log_hvd_N.csv are called"
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FOLDER",
-        help="where the report goes; default: report/ in the folder read",
-    )
+    add("--images", type=int, metavar="M", help=images)
+    add("--batch", type=int, metavar="B", help="with --reference: images of a worker's step (published: 16)")
+    add("--names", metavar="A,B", help="with --reference: what log_N.csv and log_hvd_N.csv are called")
+    output = "where the report goes; default: report/ in the folder read"
+    add("--output", type=Path, metavar="FOLDER", help=output)
     return parser
 
 

@@ -33,8 +33,7 @@ from analysis.study import (
 )
 from unet_scaling.study.config import ALL_FRAMEWORKS, Framework
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.study.keys import did_you_mean
-from unet_scaling.study.texts import WORDS_OF_LOSSES
+from unet_scaling.study.texts import WORDS_OF_LOSSES, did_you_mean
 
 STANDARD_INPUT = "-"
 # Names of each column as tables of papers and benchmarks have them, without units in brackets or at the end.

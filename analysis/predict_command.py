@@ -42,20 +42,12 @@ def command_line() -> CommandLine:
     """Return the parser of this program."""
     parser = CommandLine("python -m analysis predict", __doc__)
     parser.add_argument("study", type=Path, metavar="logs/STUDY", help="folder of a study's runs")
+    counts = "worker counts to predict, such as 8,14; none of them may be measured yet"
     parser.add_argument(
-        "--for",
-        dest="workers",
-        required=True,
-        type=counts_to_predict,
-        metavar="N,N,...",
-        help="worker counts to predict, such as 8,14; none of them may be measured yet",
+        "--for", dest="workers", required=True, type=counts_to_predict, metavar="N,N,...", help=counts
     )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FOLDER",
-        help="where the file goes; default: predictions/ in the study's folder, where the report finds it",
-    )
+    output = "where the file goes; default: predictions/ in the study's folder, where the report finds it"
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help=output)
     return parser
 
 

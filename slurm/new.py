@@ -5,12 +5,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 from slurm.cluster import DAY_SECONDS, limit_seconds
+from slurm.preflight import has_package
 from slurm.scheduler import Slurm, UnreachableError
 from unet_scaling.data.checking import check_folder, sample_folder
 from unet_scaling.data.folder import MANIFEST_NAME, find_pairs, read_manifest, write_manifest
@@ -99,24 +99,18 @@ def image_choices(
     passes = -(-FEWEST_STEPS_PER_EPOCH * most_workers * batch // train)
     halved = f"a multiple of {2 ** (Model().depth - 1)}, as the network halves it {Model().depth - 1} times"
     used_height, used_width = suggested_size(height, width)
+    about = f"{count(len(pairs), 'image')}, mostly {height} x {width}"
+    covered = f"{share:.1f} % of the pixels; masks hold {sample.mask_values}"
     choices = [
-        Choice(
-            "data.folder", _plain_path(folder), f"{count(len(pairs), 'image')}, mostly {height} x {width}"
-        ),
+        Choice("data.folder", _plain_path(folder), about),
         Choice("data.image_height", used_height, halved),
         Choice("data.image_width", used_width, "likewise; images of other proportions are padded"),
         Choice("data.channels", 3 if in_colour else 1, "as most of the images are"),
-        Choice(
-            "data.foreground",
-            manifest.foreground,
-            f"{share:.1f} % of the pixels; masks hold {sample.mask_values}",
-        ),
+        Choice("data.foreground", manifest.foreground, covered),
         Choice("data.intensity", sample.intensity, f"images use {sample.range}"),
     ]
     if path.parent != folder:
-        choices.append(
-            Choice("data.manifest", _plain_path(path), "nothing was written into the images' folder")
-        )
+        choices.append(Choice("data.manifest", _plain_path(path), "the images' folder is left as it is"))
     if passes > 1:
         why = f"one pass gives {most_workers} workers fewer than {FEWEST_STEPS_PER_EPOCH} steps"
         choices.append(Choice("data.passes_per_epoch", passes, why))
@@ -136,11 +130,7 @@ def training_choices(batch: int, epochs: int) -> list[Choice]:
 def criteria_choices() -> list[Choice]:
     usual = Criteria()
     return [
-        Choice(
-            "criteria.iou_margin",
-            usual.iou_margin,
-            "a larger drop of IoU counts as a loss: the answer rests on it",
-        ),
+        Choice("criteria.iou_margin", usual.iou_margin, "a larger drop of IoU counts as a loss"),
         Choice("criteria.efficiency_floor", usual.efficiency_floor, "below it, no more workers are advised"),
     ]
 
@@ -235,19 +225,15 @@ def choose_partition(answer: str, named: str | None) -> Partition:
             gpus[row[0]] += int(row[1]) * sum(read_gpus(row[5]).values())
         best = max(gpus, key=lambda name: (gpus[name], name.endswith("*")))
         usable = [row for row in usable if row[0] == best]
-    return _largest_shape(usable)
-
-
-def _largest_shape(rows: Sequence[Sequence[str]]) -> Partition:
-    """Return the nodes of these rows that together hold most workers when each holds equally many."""
-    kinds = sorted({(kind, gpus) for row in rows for kind, gpus in read_gpus(row[5]).items()})
-    shapes = []
-    for kind, per_node in kinds:
-        holding = [row for row in rows if read_gpus(row[5]).get(kind, 0) >= per_node]
-        shapes.append(_shape(holding, kind, per_node))
+    # Of the nodes that have as many GPUs of a kind, those that together hold most workers.
+    kinds = sorted({(kind, gpus) for row in usable for kind, gpus in read_gpus(row[5]).items()})
+    shapes = [
+        _shape([row for row in usable if read_gpus(row[5]).get(kind, 0) >= per_node], kind, per_node)
+        for kind, per_node in kinds
+    ]
     if shapes:
         return max(shapes, key=lambda shape: (shape.largest, shape.nodes))
-    return _shape(rows, None, max(1, min(_first_number(row[4]) for row in rows)))
+    return _shape(usable, None, max(1, min(_first_number(row[4]) for row in usable)))
 
 
 def _shape(rows: Sequence[Sequence[str]], kind: str | None, workers: int) -> Partition:
@@ -292,18 +278,19 @@ def cluster_choices(
         )
     seconds = limit or min(USUAL_LIMIT_SECONDS, partition.limit or USUAL_LIMIT_SECONDS)
     workers = partition.workers_per_node
-    has_gpus = partition.gpu_type is not None
-    mpi = next((kind for package, kind in MPI_KINDS.items() if _is_installed(package)), "pmix")
-    gres = f"gpu:{partition.gpu_type}" if partition.gpu_type else "gpu"
+    mpi = next((kind for package, kind in MPI_KINDS.items() if has_package(package)), "pmix")
+    gres, why_workers = "", "no GPUs: processors"
+    if partition.gpu_type is not None:
+        gres, why_workers = f"gpu:{partition.gpu_type}".rstrip(":"), "as sinfo says"
     cores = f"{count(partition.cores_per_node, 'core')} of a node, shared by {count(workers, 'worker')}"
     nodes = f"{count(partition.nodes, 'node')} of this kind in service, or a job gets no more"
     choices = [
         Choice("launcher", "srun", "where unet-scaling doctor finds groups of 1: mpiexec, or another --mpi"),
         Choice("launcher_arguments", [f"--mpi={mpi}"], "what the installed MPI speaks; srun --mpi=list"),
-        Choice("gpus_per_node", workers, "as sinfo says" if has_gpus else "no GPUs: processors"),
-        Choice("gres", gres if has_gpus else "", "as sinfo names it"),
+        Choice("gpus_per_node", workers, why_workers),
+        Choice("gres", gres, "as sinfo names it"),
         Choice("max_nodes", partition.nodes, nodes),
-        Choice("ping_pong", partition.nodes > 1, "explains the times of several nodes, in a minute a job"),
+        Choice("ping_pong", partition.nodes > 1, "it explains the times of runs on several nodes"),
         Choice("cores_per_worker", max(1, partition.cores_per_node // workers), cores),
         Choice("partition", partition.name, "as asked for, or the one with most GPUs in service"),
         Choice("time", time_limit(seconds), "of one job; a run that needs longer is continued"),
@@ -315,7 +302,7 @@ def cluster_choices(
     if account:
         choices.append(Choice("account", account, "as asked for"))
     if exclusive:
-        choices.append(Choice("options", ["--exclusive"], "no other job on the nodes meanwhile"))
+        choices.append(Choice("options", ["--exclusive"], "no other job on the nodes that are timed"))
     return choices
 
 
@@ -324,11 +311,3 @@ def time_limit(seconds: int) -> str:
     days, rest = divmod(seconds, DAY_SECONDS)
     clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
     return f"{days}-{clock}" if days else clock
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True

@@ -35,13 +35,17 @@ def check_inputs(configs: Sequence[RunConfig]) -> None:
     The profile by which emulated workers wait has to be of the study's batch and image size.
     """
     for framework in sorted({config.framework for config in configs}):
-        _require_installed(framework)
+        option = f" --with {framework}" if framework in WRAPPERS else ""
+        _require_installed(framework, FRAMEWORK_PACKAGES[framework], option)
     if any(config.is_explained for config in configs):
-        _require_saliency_package()
+        _require_installed("saliency.method", SALIENCY_PACKAGE, " --with xaitk")
     for folder, manifest in data_folders(configs):
         # With a manifest elsewhere, the folder itself may be there on the compute nodes only.
+        if not manifest.is_file() and not Path(folder).is_dir():
+            raise UserError(f"data.folder: found {folder}, which does not exist", EXIT_BAD_DATA)
         if not manifest.is_file():
-            raise UserError(_without_manifest(folder, manifest), EXIT_BAD_DATA)
+            advice = f"the images are not checked; run {check_command(folder)}"
+            raise UserError(f"{manifest} does not exist: {advice}", EXIT_BAD_DATA)
     for config in configs:
         if config.is_emulated:
             profile_of(config)
@@ -51,12 +55,6 @@ def data_folders(configs: Sequence[RunConfig]) -> list[tuple[str, Path]]:
     """Return the folders of images that runs of the built-in task read, each with its manifest."""
     built_in = [config.data for config in configs if not config.has_own_task]
     return sorted({(data.folder, data.manifest_path) for data in built_in})
-
-
-def _without_manifest(folder: str, manifest: Path) -> str:
-    if not Path(folder).is_dir():
-        return f"data.folder: found {folder}, which does not exist; name a folder with images/ and masks/"
-    return f"{manifest} does not exist: the images are not checked; run {check_command(folder)}"
 
 
 def unverified_inputs(configs: Sequence[RunConfig]) -> list[str]:
@@ -73,8 +71,7 @@ def require_throughput(study: StudyConfig) -> None:
     epochs = study.training.get("epochs")
     if epochs == 1 or (isinstance(epochs, list) and 1 in epochs):
         raise UserError(
-            f"study {study.name}: training.epochs: found 1; the first epoch warms up and is not counted, so "
-            "that there would be no throughput; use 2 or more, or 0 to evaluate only"
+            f"study {study.name}: training.epochs: found 1, which only warms up; allowed: 2 or more, or 0"
         )
 
 
@@ -89,29 +86,21 @@ def require_known(study: StudyConfig, runs: Sequence[str]) -> None:
             )
 
 
-def _require_saliency_package() -> None:
-    try:
-        metadata.version(SALIENCY_PACKAGE)
-    except metadata.PackageNotFoundError:
-        raise UserError(
-            f"saliency.method needs {SALIENCY_PACKAGE}, which is not installed; run environment/install.sh "
-            "--with xaitk, or set saliency.method = 'off'"
-        ) from None
-
-
-def _require_installed(framework: Framework) -> None:
-    if not is_installed(framework):
-        option = f" --with {framework}" if framework in WRAPPERS else ""
-        raise UserError(
-            f"{framework} needs {FRAMEWORK_PACKAGES[framework]}, which is not installed;"
-            f" run environment/install.sh{option}"
-        )
+def _require_installed(asking: str, package: str, option: str) -> None:
+    if not has_package(package):
+        cure = f"run environment/install.sh{option}"
+        raise UserError(f"{asking} needs {package}, which is not installed; {cure}")
 
 
 def is_installed(framework: Framework) -> bool:
     """Return whether this environment has the package of a framework."""
+    return has_package(FRAMEWORK_PACKAGES[framework])
+
+
+def has_package(name: str) -> bool:
+    """Return whether this environment has a package."""
     try:
-        metadata.version(FRAMEWORK_PACKAGES[framework])
+        metadata.version(name)
     except metadata.PackageNotFoundError:
         return False
     return True

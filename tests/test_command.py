@@ -1,6 +1,5 @@
 """The command unet-scaling by itself: its table, its help, completion in a real shell, and mistakes."""
 
-import importlib
 import os
 import shutil
 import signal
@@ -16,7 +15,7 @@ from tests.studies import TINY_STUDY, make_images
 from unet_scaling.completion import completion_script
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import EXIT_MEANINGS, UserError
-from unet_scaling.subcommands import SUBCOMMANDS, Subcommand, find_subcommand, usage
+from unet_scaling.subcommands import SUBCOMMANDS, module_of, usage
 
 COMMANDS_PAGE = PROJECT / "docs" / "commands.md"
 # Completes its arguments as the last word of a command line.
@@ -63,19 +62,19 @@ def test_help_and_mistakes_import_nothing_large(arguments: list[str]) -> None:
     assert "usage: unet-scaling" in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("subcommand", SUBCOMMANDS, ids=lambda subcommand: subcommand.name)
-def test_every_subcommand_has_its_program_and_tells_its_exit_codes(subcommand: Subcommand) -> None:
-    module = importlib.import_module(subcommand.module)
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_every_subcommand_has_its_program_and_tells_its_exit_codes(name: str) -> None:
+    module = module_of(name)
     assert callable(module.main)
     told = module.command_line().format_help()
     assert all(f"  {code:<2}  {meaning}" in told for code, meaning in EXIT_MEANINGS.items())
-    assert subcommand.name in usage()
+    assert name in usage()
 
 
 def test_the_page_of_commands_shows_the_help() -> None:
     page = COMMANDS_PAGE.read_text()
     assert f"```\n{usage()}\n```" in page, "copy the output of unet-scaling --help into docs/commands.md"
-    assert all(f"unet-scaling {subcommand.name}" in page for subcommand in SUBCOMMANDS)
+    assert all(f"unet-scaling {name}" in page for name in SUBCOMMANDS)
 
 
 def test_a_subcommand_names_itself_in_its_help() -> None:
@@ -96,7 +95,7 @@ def test_a_subcommand_names_itself_in_its_help() -> None:
 )
 def test_an_unknown_subcommand_is_answered_with_the_nearest(name: str, said: str) -> None:
     with pytest.raises(UserError, match=said) as caught:
-        find_subcommand(name)
+        module_of(name)
     assert caught.value.exit_code == 2
 
 

@@ -5,16 +5,13 @@ Where it goes:
   unet-scaling completion zsh > ~/.unet-scaling.zsh      and in ~/.zshrc: source ~/.unet-scaling.zsh
 """
 
-import importlib
 import shlex
-from collections.abc import Iterator
 
 from unet_scaling.study.axes import study_file_model
 from unet_scaling.study.command_line import COMMAND, CommandLine
 from unet_scaling.study.keys import keys
-from unet_scaling.subcommands import SUBCOMMANDS, Subcommand
+from unet_scaling.subcommands import SUBCOMMANDS, module_of
 
-SHELLS = ("bash", "zsh")
 # zsh runs completions of bash by its own adapter.
 _ZSH_HEAD = """\
 (( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }
@@ -44,32 +41,29 @@ def main() -> None:
 
 def command_line() -> CommandLine:
     parser = CommandLine(f"{COMMAND} completion", __doc__)
-    parser.add_argument("shell", choices=SHELLS)
-    parser.words = SHELLS
+    parser.add_argument("shell", choices=("bash", "zsh"))
     return parser
 
 
 def completion_script(shell: str) -> str:
     """Return the script for this shell."""
-    names = [subcommand.name for subcommand in SUBCOMMANDS]
+    cases = []
+    for name in SUBCOMMANDS:
+        parser: CommandLine = module_of(name).command_line()
+        words = parser.words()
+        cases += [f"        {name})", f"            words={shlex.quote(' '.join(words))}"]
+        if parser.names_below:
+            studies = f"{shlex.quote(str(parser.names_below))}/*/study.json"
+            cases.append(
+                f'            for study in {studies}; do words="$words $(basename "${{study%/*}}")"; done'
+            )
+        if "--set" in words:
+            cases.append('            if [ "$previous" = --set ]; then words=$settings; fi')
+        cases.append("            ;;")
     script = _SCRIPT.format(
         command=COMMAND,
         settings=shlex.quote(" ".join(f"{key.dotted}=" for key in keys(study_file_model()))),
-        commands=shlex.quote(" ".join([*names, "--help", "--version"])),
-        cases="\n".join(line for subcommand in SUBCOMMANDS for line in _case(subcommand)),
+        commands=shlex.quote(" ".join([*SUBCOMMANDS, "--help", "--version"])),
+        cases="\n".join(cases),
     )
     return (_ZSH_HEAD if shell == "zsh" else "") + script
-
-
-def _case(subcommand: Subcommand) -> Iterator[str]:
-    """Yield the lines that set the words of a subcommand."""
-    parser = importlib.import_module(subcommand.module).command_line()
-    words = shlex.quote(" ".join([*parser.options(), *parser.subcommands(), *parser.words]))
-    yield f"        {subcommand.name})"
-    yield f"            words={words}"
-    if parser.names_below:
-        studies = f"{shlex.quote(str(parser.names_below))}/*/study.json"
-        yield f'            for study in {studies}; do words="$words $(basename "${{study%/*}}")"; done'
-    if "--set" in parser.options():
-        yield '            if [ "$previous" = --set ]; then words=$settings; fi'
-    yield "            ;;"

@@ -4,54 +4,33 @@ A subcommand's module has `main`, which reads sys.argv, and `command_line`, its 
 when it is called, so that --help and --version need neither torch nor pandas.
 """
 
-import difflib
 import importlib
 import sys
 import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import metadata
+from typing import Any
 
 from unet_scaling.interpreter import CODE_FOLDER, IS_CLONE
 from unet_scaling.study.command_line import COMMAND
 from unet_scaling.study.errors import EXIT_OK, EXIT_USAGE, UserError, exit_codes_text
+from unet_scaling.study.texts import did_you_mean
 
-PROJECT_FILE = CODE_FOLDER / "pyproject.toml"
-
-
-@dataclass(frozen=True)
-class Subcommand:
-    """A subcommand, the module that it is, and what it does."""
-
-    name: str
-    module: str
-    about: str
-
-
-SUBCOMMANDS = (
-    Subcommand(
-        "check", "slurm.commands.check", "try the installation, and what a study or cluster file needs"
-    ),
-    Subcommand("new", "slurm.commands.new", "write a study and a cluster file for this machine or cluster"),
-    Subcommand("data", "unet_scaling.data.__main__", "verify, fetch or make images"),
-    Subcommand(
-        "profile", "unet_scaling.profile.__main__", "time the input of a study, and say what limits it"
-    ),
-    Subcommand("run", "slurm.commands.run", "run a study on this machine, without Slurm"),
-    Subcommand("submit", "slurm.commands.submit", "submit a study to Slurm"),
-    Subcommand("status", "slurm.commands.status", "one table of all runs of a study"),
-    Subcommand("cancel", "slurm.commands.cancel", "end the jobs of a study, and no others"),
-    Subcommand(
-        "doctor", "slurm.commands.doctor", "launch workers for half a minute, and say what is wrong with them"
-    ),
-    Subcommand("report", "analysis.__main__", "write the report of a study"),
-    Subcommand("compare", "analysis.compare.command", "compare two studies"),
-    Subcommand(
-        "predict", "analysis.predict_command", "predict larger worker counts before they are measured"
-    ),
-    Subcommand("explain", "slurm.commands.explain", "explain a key of a study or cluster file"),
-    Subcommand("completion", "unet_scaling.completion", "print what lets bash or zsh complete this command"),
-)
+# The module of each, and what it does.
+SUBCOMMANDS = {
+    "check": ("slurm.commands.check", "try the installation, and what a study or cluster file needs"),
+    "new": ("slurm.commands.new", "write a study and a cluster file for this machine or cluster"),
+    "data": ("unet_scaling.data.__main__", "verify, fetch or make images"),
+    "profile": ("unet_scaling.profile.__main__", "time the input of a study, and say what limits it"),
+    "run": ("slurm.commands.run", "run a study on this machine, without Slurm"),
+    "submit": ("slurm.commands.submit", "submit a study to Slurm"),
+    "status": ("slurm.commands.status", "one table of all runs of a study"),
+    "cancel": ("slurm.commands.cancel", "end the jobs of a study, and no others"),
+    "doctor": ("slurm.commands.doctor", "launch workers for half a minute, and say what is wrong with them"),
+    "report": ("analysis.__main__", "write the report of a study"),
+    "compare": ("analysis.compare.command", "compare two studies"),
+    "predict": ("analysis.predict_command", "predict larger worker counts before they are measured"),
+    "explain": ("slurm.commands.explain", "explain a key of a study or cluster file"),
+    "completion": ("unet_scaling.completion", "print what lets bash or zsh complete this command"),
+}
 USAGE = f"""\
 usage: {COMMAND} COMMAND [options]
        {COMMAND} --help | --version
@@ -74,33 +53,33 @@ def main() -> int | None:
     if name == "--version":
         print(f"{COMMAND} {version()}")
         return EXIT_OK
-    subcommand = find_subcommand(name)
+    program = module_of(name).main
     sys.argv = [f"{COMMAND} {name}", *sys.argv[2:]]
-    program: Callable[[], int | None] = importlib.import_module(subcommand.module).main
-    return program()
+    code: int | None = program()
+    return code
 
 
-def find_subcommand(name: str) -> Subcommand:
-    """Return the subcommand of this name; raises UserError with the nearest for an unknown one."""
-    known = {subcommand.name: subcommand for subcommand in SUBCOMMANDS}
-    if name in known:
-        return known[name]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
+def module_of(name: str) -> Any:  # noqa: ANN401  (a module, each with a `main` of its own)
+    """Return the module of this subcommand; raises UserError with the nearest for an unknown one."""
+    if name in SUBCOMMANDS:
+        return importlib.import_module(SUBCOMMANDS[name][0])
+    hint = did_you_mean(name, SUBCOMMANDS)
     if name.endswith(".toml"):
         hint = f"did you mean {COMMAND} run {name}, or submit? "
-    raise UserError(f"{COMMAND} {name}: no such command; {hint}commands: {', '.join(known)}")
+    raise UserError(f"{COMMAND} {name}: no such command; {hint}commands: {', '.join(SUBCOMMANDS)}")
 
 
 def usage() -> str:
     """Return the text of --help."""
-    width = max(len(subcommand.name) for subcommand in SUBCOMMANDS)
-    lines = [f"  {subcommand.name:{width}}  {subcommand.about}" for subcommand in SUBCOMMANDS]
+    width = max(map(len, SUBCOMMANDS))
+    lines = [f"  {name:{width}}  {about}" for name, (_, about) in SUBCOMMANDS.items()]
     return USAGE.format("\n".join(lines)) + f"\n{exit_codes_text()}"
 
 
 def version() -> str:
     """Return the version of the project: of a clone, as its pyproject.toml has it."""
     if not IS_CLONE:
+        from importlib import metadata  # slow: --help does without
+
         return metadata.version("unet-scaling")
-    return str(tomllib.loads(PROJECT_FILE.read_text())["project"]["version"])
+    return str(tomllib.loads((CODE_FOLDER / "pyproject.toml").read_text())["project"]["version"])

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm.cluster import Cluster, prologue_path, read_cluster
+from slurm.cluster import prologue_path, read_cluster
 from slurm.commands.options import add_study
 from slurm.preflight import check_inputs, data_folders, limit_text, require_throughput
 from unet_scaling.data.folder import read_manifest
@@ -45,11 +45,8 @@ def command_line() -> CommandLine:
     parser = CommandLine("unet-scaling check", __doc__, _EPILOG)
     add_study(parser, optional=True)
     parser.add_argument("--cluster", type=Path, metavar="CLUSTER.toml", help="see slurm/clusters/")
-    parser.add_argument(
-        "--only-files",
-        action="store_true",
-        help="of a study: leave the installation out, which takes seconds",
-    )
+    only_files = "of a study: leave the installation out, which takes seconds"
+    parser.add_argument("--only-files", action="store_true", help=only_files)
     return parser
 
 
@@ -66,16 +63,6 @@ def check_study(arguments: argparse.Namespace) -> bool:
     require_throughput(study)
     configs = study.configs()
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
-    _require_unchanged_images(configs)
-    workers = ", ".join(map(str, study.workers))
-    inputs = f"{_verify_tasks(configs)} verified" if study.task.file else "images unchanged"
-    print(f"{arguments.study}: {count(len(configs), 'run')} on {workers} workers; {inputs}")
-    if cluster:
-        print(f"{arguments.cluster}: {_fits(cluster, configs)}")
-    return cluster is not None and bool(cluster.gres) and "horovod" in study.frameworks
-
-
-def _require_unchanged_images(configs: list[RunConfig]) -> None:
     check_inputs(configs)
     for folder, path in data_folders(configs):
         manifest = read_manifest(path)
@@ -83,6 +70,13 @@ def _require_unchanged_images(configs: list[RunConfig]) -> None:
         for config in configs:
             if (config.data.folder, config.data.manifest_path) == (folder, path):
                 manifest.require_options(config.data)
+    workers = ", ".join(map(str, study.workers))
+    inputs = f"{_verify_tasks(configs)} verified" if study.task.file else "images unchanged"
+    print(f"{arguments.study}: {count(len(configs), 'run')} on {workers} workers; {inputs}")
+    if cluster:
+        prologue_path(cluster)
+        print(f"{arguments.cluster}: {limit_text(cluster, configs, one_allocation=False)}")
+    return cluster is not None and bool(cluster.gres) and "horovod" in study.frameworks
 
 
 def _verify_tasks(configs: Sequence[RunConfig]) -> str:
@@ -111,9 +105,3 @@ def verify_in_processes(config: RunConfig) -> None:
             # Libraries may warn before.
             raise UserError(f"\n{done.stderr.strip()}".rpartition("\nerror: ")[2], done.returncode)
         facts = done.stdout.splitlines()[-1]
-
-
-def _fits(cluster: Cluster, configs: list[RunConfig]) -> str:
-    """Return what the study would cost there at most; raises UserError where a worker count does not fit."""
-    prologue_path(cluster)
-    return limit_text(cluster, configs, one_allocation=False)

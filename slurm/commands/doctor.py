@@ -4,11 +4,10 @@ Who belongs to whom by the launcher, by torch and by MPI; each worker's host, ad
 and versions; latency and bandwidth between hosts; the slowest node. Ends with 1 where it finds a fault.
 """
 
-import argparse
 import json
 from pathlib import Path
 
-from slurm.cluster import Cluster, read_cluster
+from slurm.cluster import read_cluster
 from slurm.commands.options import add_logs, new_console
 from slurm.doctor import Examination, examine_cluster, examine_here
 from unet_scaling.doctor.findings import node_speeds, show, verdict
@@ -36,8 +35,10 @@ def main() -> int:
         found = examine_here(arguments.workers or DEFAULT_WORKERS)
     else:
         cluster = read_cluster(arguments.cluster)
+        nodes = arguments.nodes or cluster.max_nodes or DEFAULT_NODES
         console.stderr = arguments.json
-        found = examine_cluster(cluster, _workers(arguments, cluster), arguments.logs, console)
+        workers = arguments.workers or nodes * cluster.gpus_per_node
+        found = examine_cluster(cluster, workers, arguments.logs, console)
     if arguments.json:
         print(json.dumps(as_json(found), indent=2))
     else:
@@ -53,24 +54,13 @@ def command_line() -> CommandLine:
     where.add_argument("--cluster", type=Path, metavar="CLUSTER.toml", help="as a job of Slurm")
     where.add_argument("--local", action="store_true", help="on this machine with mpiexec, without Slurm")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument(
-        "--nodes",
-        type=positive,
-        metavar="N",
-        help=f"full nodes of the cluster (default: its max_nodes, or {DEFAULT_NODES})",
-    )
-    size.add_argument(
-        "--workers", type=positive, metavar="N", help=f"instead of nodes (--local: {DEFAULT_WORKERS})"
-    )
+    nodes = f"full nodes of the cluster (default: its max_nodes, or {DEFAULT_NODES})"
+    size.add_argument("--nodes", type=positive, metavar="N", help=nodes)
+    workers = f"instead of nodes (--local: {DEFAULT_WORKERS})"
+    size.add_argument("--workers", type=positive, metavar="N", help=workers)
     parser.add_argument("--json", action="store_true", help="print verdict, findings and all reports as JSON")
     add_logs(parser)
     return parser
-
-
-def _workers(arguments: argparse.Namespace, cluster: Cluster) -> int:
-    if arguments.workers:
-        return int(arguments.workers)
-    return int(arguments.nodes or cluster.max_nodes or DEFAULT_NODES) * cluster.gpus_per_node
 
 
 def as_json(found: Examination) -> dict[str, object]:

@@ -27,7 +27,7 @@ def main() -> None:
 def command_line() -> CommandLine:
     parser = CommandLine("unet-scaling explain", __doc__)
     parser.add_argument("key", nargs="?", metavar="KEY", help="a key or a table; default: all keys")
-    parser.words = known_words()
+    parser.known = known_words()
     return parser
 
 
@@ -36,7 +36,9 @@ def explanation(name: str) -> str:
     entries = [_entry(kind, key) for kind, key in _all_keys() if name in (key.dotted, key.name)]
     lists = [_list(kind, name) for kind in file_kinds() if name and name in kind.tables()]
     if not entries and not lists:
-        raise UserError(f"{name!r} is no key of a study or cluster file; {_near(name)}")
+        near = difflib.get_close_matches(name, known_words(), n=MOST_NEAR_KEYS, cutoff=NEAR_RATIO)
+        hint = f"did you mean {' or '.join(near)}?" if near else "unet-scaling explain lists them all"
+        raise UserError(f"{name!r} is no key of a study or cluster file; {hint}")
     return "\n\n".join(lists + entries)
 
 
@@ -62,28 +64,15 @@ def _all_keys() -> Iterator[tuple[FileKind, Key]]:
 def _entry(kind: FileKind, key: Key) -> str:
     place = f"in [{key.table}] of a {kind.name} file" if key.table else f"in a {kind.name} file"
     axis = "; or a list of such values, an axis" if key.table in kind.axes else ""
-    lines = [f"  allowed   {key.allowed}{axis}"]
-    if key.required:
-        lines.append("  required")
-    elif key.default is not None:
-        lines.append(f"  default   {key.default}")
-    lines.append(f"  example   {key.example}")
-    return "\n".join([f"{key.dotted}, {place}", f"  {key.meaning}", *lines])
+    default = f"  default   {key.default}\n" if key.default is not None else ""
+    needed = "  required\n" if key.required else default
+    about = f"{key.dotted}, {place}\n  {key.meaning}\n  allowed   {key.allowed}{axis}\n"
+    return f"{about}{needed}  example   {key.example}"
 
 
 def _list(kind: FileKind, table: str) -> str:
     entries = kind.tables()[table]
-    title = (
-        f"[{table}] of a {kind.name} file: {kind.about(table)}" if table else f"keys of a {kind.name} file"
-    )
+    file = f"of a {kind.name} file"
+    title = f"[{table}] {file}: {kind.about(table)}" if table else f"keys {file}"
     width = max(len(key.name) for key in entries)
     return "\n".join([title, *(f"  {key.name:{width}}  {key.meaning}" for key in entries)])
-
-
-def _near(name: str) -> str:
-    near = difflib.get_close_matches(name, known_words(), n=MOST_NEAR_KEYS, cutoff=NEAR_RATIO)
-    return (
-        f"did you mean {' or '.join(near)}?"
-        if near
-        else "unet-scaling explain lists them all; docs/glossary.md has the words of the report"
-    )

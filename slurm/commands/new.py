@@ -129,9 +129,8 @@ def _require_sound(arguments: argparse.Namespace) -> None:
     if arguments.option and not arguments.task:
         raise UserError("--option: only with --task FILE.py, which is handed these options")
     if arguments.time and not re.fullmatch(TIME_LIMIT_PATTERN, arguments.time):
-        raise UserError(
-            f"--time {arguments.time}: allowed is what Slurm takes: 30 (minutes), 02:00:00, 1-12:00"
-        )
+        allowed = "what Slurm takes: 30 (minutes), 02:00:00, 1-12:00"
+        raise UserError(f"--time: found {arguments.time}; allowed: {allowed}")
 
 
 def _study(arguments: argparse.Namespace, workers: Sequence[int], why_workers: str) -> list[Choice]:

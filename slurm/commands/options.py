@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -13,85 +12,47 @@ from slurm.study_folder import StudyFolder, logs_folder, open_study_folder
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.console import CleanConsole
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.keys import did_you_mean
 from unet_scaling.study.study_file import STUDY_NAME, read_study
-from unet_scaling.study.validation import positive, setting
+from unet_scaling.study.texts import did_you_mean
+from unet_scaling.study.validation import add_settings, positive
 
 # Of lines that go into a file or pipe.
 PIPE_WIDTH_CHARACTERS = 160
 # A message names at most so many studies.
-MOST_STUDIES_SHOWN = 10
-# Options that exclude each other, and why.
-CONFLICTS = (
-    ("dry_run", "more_repeats", "a dry run adds nothing; leave one of them out"),
-    ("dry_run", "wait", "a dry run starts nothing to wait for; leave one of them out"),
-)
+MOST_STUDIES_SHOWN = 5
 
 
 def add_study(parser: CommandLine, optional: bool = False) -> None:
     """Add the study file, and the option that replaces some of its values."""
-    parser.add_argument(
-        "study",
-        type=Path,
-        nargs="?" if optional else None,
-        metavar="STUDY.toml",
-        help="what to measure; see slurm/studies/",
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        type=setting,
-        metavar="TABLE.KEY=VALUE",
-        help="replace a value of the study, e.g. training.epochs=3 (may be repeated)",
-    )
+    what = "what to measure; see slurm/studies/"
+    parser.add_argument("study", type=Path, nargs="?" if optional else None, metavar="STUDY.toml", help=what)
+    add_settings(parser)
 
 
 def add_launch(parser: CommandLine) -> None:
     """Add what to launch of a study, and where its folder is."""
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print what would run and the cost; start nothing"
-    )
-    parser.add_argument(
-        "--force",
-        action="append",
-        default=[],
-        metavar="RUN",
-        help="run this run in any case, also a complete one (may be repeated)",
-    )
-    parser.add_argument(
-        "--repeat-disturbed",
-        action="store_true",
-        help="launch complete runs again that other programs or a stall disturbed",
-    )
-    parser.add_argument(
-        "--more-repeats", type=positive, default=0, metavar="N", help="add N repeats to a complete study"
-    )
-    parser.add_argument("--name", help="folder below logs/ (default: the study's name)")
+    add = parser.add_argument
+    add("--dry-run", action="store_true", help="print what would run and the cost; start nothing")
+    forced = "run this run in any case, also a complete one (may be repeated)"
+    add("--force", action="append", default=[], metavar="RUN", help=forced)
+    disturbed = "launch complete runs again that other programs or a stall disturbed"
+    add("--repeat-disturbed", action="store_true", help=disturbed)
+    more = "add N repeats to a complete study"
+    add("--more-repeats", type=positive, default=0, metavar="N", help=more)
+    add("--name", help="folder below logs/ (default: the study's name)")
     add_logs(parser)
-    parser.add_argument(
-        "--probe",
-        action="store_true",
-        help=f"estimate the time of points without runs from {PROBE_SECONDS} s of steps on this machine",
-    )
+    probe = f"estimate the time of points without runs from {PROBE_SECONDS} s of steps on this machine"
+    add("--probe", action="store_true", help=probe)
 
 
 def add_queue(parser: CommandLine) -> None:
     """Add what only jobs of Slurm can do."""
-    parser.add_argument(
-        "--wait",
-        action="store_true",
-        help="stay until all is done, and report each run as it ends; resubmit what was interrupted",
-    )
-    parser.add_argument(
-        "--one-allocation", action="store_true", help="all runs in one job, one after the other"
-    )
-    parser.add_argument(
-        "--budget",
-        type=_node_hours,
-        metavar="HOURS",
-        help="refuse to submit runs that may take more node-hours; each submission counts anew",
-    )
+    add = parser.add_argument
+    wait = "stay until all is done, and report each run as it ends; resubmit what was interrupted"
+    add("--wait", action="store_true", help=wait)
+    add("--one-allocation", action="store_true", help="all runs in one job, one after the other")
+    budget = "refuse to submit runs that may take more node-hours; each submission counts anew"
+    add("--budget", type=_node_hours, metavar="HOURS", help=budget)
 
 
 def _node_hours(text: str) -> float:
@@ -103,9 +64,8 @@ def _node_hours(text: str) -> float:
 
 
 def add_logs(parser: CommandLine) -> None:
-    parser.add_argument(
-        "--logs", type=Path, default=logs_folder(), help="where study folders are (default: logs)"
-    )
+    where = "where study folders are (default: logs)"
+    parser.add_argument("--logs", type=Path, default=logs_folder(), help=where)
 
 
 def add_submitted_study(parser: CommandLine) -> None:
@@ -121,23 +81,16 @@ def submitted_study(arguments: argparse.Namespace) -> Path:
     folder = next((path for path in (named, Path(arguments.study)) if path.is_dir()), None)
     if folder is None:
         known = sorted(path.parent.name for path in arguments.logs.glob(f"*/{STUDY_NAME}"))
-        hint = did_you_mean(arguments.study, known)
-        raise UserError(f"{arguments.study} is no study: {hint}{arguments.logs} has {_listed(known)}")
+        hint = did_you_mean(arguments.study, known) or f"it has {', '.join(known[:MOST_STUDIES_SHOWN])}"
+        raise UserError(f"{arguments.study} is no study in {arguments.logs}: {hint}".rstrip())
     return folder
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - MOST_STUDIES_SHOWN
-    shown = ", ".join(names[:MOST_STUDIES_SHOWN])
-    return f"{shown} and {more} more" if more > 0 else shown or "none"
 
 
 def require_compatible(arguments: argparse.Namespace) -> None:
     """Raise UserError for options of which one would have to be ignored."""
-    for one, other, advice in CONFLICTS:
-        if getattr(arguments, one, False) and getattr(arguments, other, False):
-            names = " and ".join("--" + name.replace("_", "-") for name in (one, other))
-            raise UserError(f"{names} do not go together: {advice}")
+    for other in ("more_repeats", "wait"):
+        if arguments.dry_run and getattr(arguments, other, False):
+            raise UserError(f"--dry-run starts nothing: leave --{other.replace('_', '-')} out")
     given = [key for key, _ in arguments.set] + ["name"] * (arguments.name is not None)
     for key in given:
         if given.count(key) > 1:

@@ -4,13 +4,10 @@ import argparse
 import os
 import sys
 
-from rich.console import Console
-
 from slurm.commands.options import add_launch, add_study, new_console, study_folder
 from slurm.estimate import TimeEstimate, run_probe
 from slurm.local import StudyStoppedError, run_study
 from slurm.local_plan import cores_per_worker, local_plan
-from slurm.study_folder import StudyFolder
 from unet_scaling.study.command_line import CommandLine
 
 _EPILOG = """\
@@ -43,17 +40,12 @@ def run_on_this_machine(arguments: argparse.Namespace) -> None:
     console = new_console()
     folder = study_folder(arguments, console)
     if arguments.dry_run or arguments.probe:
-        _show_plan(folder, console, arguments)
+        plan = local_plan(folder, console, arguments.repeat_disturbed, arguments.force)
+        cores = cores_per_worker(folder.study, len(os.sched_getaffinity(0)))
+        estimate = TimeEstimate(plan.known, run_probe(folder.study, cores) if arguments.probe else None)
+        if arguments.dry_run:
+            plan.show(console)
+        if plan.wanted:
+            console.print(estimate.text(plan.wanted), markup=False)
     if not arguments.dry_run:
         run_study(folder, console, arguments.repeat_disturbed, arguments.force, arguments.more_repeats)
-
-
-def _show_plan(folder: StudyFolder, console: Console, arguments: argparse.Namespace) -> None:
-    """Print what would run, and how long it takes."""
-    plan = local_plan(folder, console, arguments.repeat_disturbed, arguments.force)
-    cores = cores_per_worker(folder.study, len(os.sched_getaffinity(0)))
-    estimate = TimeEstimate(plan.known, run_probe(folder.study, cores) if arguments.probe else None)
-    if arguments.dry_run:
-        plan.show(console)
-    if plan.wanted:
-        console.print(estimate.text(plan.wanted), markup=False)

@@ -11,13 +11,7 @@ from rich.console import Console
 
 from slurm.cancellation import CancelledError, next_cancellation
 from slurm.cluster import read_cluster
-from slurm.commands.options import (
-    add_launch,
-    add_queue,
-    add_study,
-    new_console,
-    study_folder,
-)
+from slurm.commands.options import add_launch, add_queue, add_study, new_console, study_folder
 from slurm.estimate import run_probe
 from slurm.render import Places
 from slurm.status import REFRESH_SECONDS, StatusRow, show_status, study_rows
@@ -45,9 +39,8 @@ def main() -> None:
 def command_line() -> CommandLine:
     parser = CommandLine("unet-scaling submit", __doc__, _EPILOG)
     add_study(parser)
-    parser.add_argument(
-        "--cluster", type=Path, metavar="CLUSTER.toml", required=True, help="where; see slurm/clusters/"
-    )
+    where = "where; see slurm/clusters/"
+    parser.add_argument("--cluster", type=Path, metavar="CLUSTER.toml", required=True, help=where)
     add_launch(parser)
     add_queue(parser)
     return parser
@@ -55,25 +48,13 @@ def command_line() -> CommandLine:
 
 def submit_to_slurm(arguments: argparse.Namespace) -> None:
     """Submit the study of the command line, or show every script."""
-    submitter = _submitter(arguments)
-    if arguments.dry_run:
-        submitter.dry_run()
-    elif arguments.wait:
-        submit_and_wait(submitter)
-    else:
-        submitter.submit()
-        name = submitter.folder.path.name
-        submitter.console.print(f"watch it with: {PASTED} status {name} --watch")
-
-
-def _submitter(arguments: argparse.Namespace) -> Submitter:
     console = new_console()
     folder = study_folder(arguments, console)
     cluster = read_cluster(arguments.cluster)
     probe = None
     if arguments.probe:
         probe = run_probe(folder.study, cluster.cores_per_worker, on_gpus=bool(cluster.gres))
-    return Submitter(
+    submitter = Submitter(
         folder=folder,
         cluster=cluster,
         places=Places(PROJECT, Path(sys.executable)),
@@ -86,6 +67,13 @@ def _submitter(arguments: argparse.Namespace) -> Submitter:
         probe=probe,
         budget_node_hours=arguments.budget,
     )
+    if arguments.dry_run:
+        submitter.dry_run()
+    elif arguments.wait:
+        submit_and_wait(submitter)
+    else:
+        submitter.submit()
+        console.print(f"watch it with: {PASTED} status {folder.path.name} --watch")
 
 
 def submit_and_wait(submitter: Submitter) -> None:
@@ -98,7 +86,12 @@ def submit_and_wait(submitter: Submitter) -> None:
     except CancelledError:
         show_status(submitter.folder.path, submitter.console, as_json=False, watch=False)
         raise
-    _require_complete(submitter)
+    rows = study_rows(submitter.folder.path)
+    show_status(submitter.folder.path, submitter.console, as_json=False, watch=False)
+    states = [row.state for row in rows if not row.surplus]
+    incomplete = len(states) - states.count("complete")
+    if incomplete:
+        raise UserError(f"{incomplete} of {len(states)} runs are not complete")
 
 
 def _submit_until_done(submitter: Submitter) -> None:
@@ -127,15 +120,6 @@ def _submit_until_done(submitter: Submitter) -> None:
             wait_for_active(submitter, ROOM_LOOK_SECONDS)
         elif not wait_for_active(submitter) and not queued:
             break
-
-
-def _require_complete(submitter: Submitter) -> None:
-    rows = study_rows(submitter.folder.path)
-    show_status(submitter.folder.path, submitter.console, as_json=False, watch=False)
-    states = [row.state for row in rows if not row.surplus]
-    incomplete = len(states) - states.count("complete")
-    if incomplete:
-        raise UserError(f"{incomplete} of {len(states)} runs are not complete")
 
 
 def wait_for_active(submitter: Submitter, seconds: float | None = None) -> bool:

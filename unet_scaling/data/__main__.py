@@ -22,6 +22,11 @@ from unet_scaling.data.folder import (
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import run_program
 
+COMMANDS = {
+    "check": "decode every file of a folder once, report all that is wrong, or write the manifest",
+    "fetch": "download the indentation data set (1,120 images, doi:10.5281/zenodo.7639190), and check it",
+    "make": "make synthetic images of indents with their masks, and check them",
+}
 # A line of the summary shows at most so many.
 MOST_KINDS_SHOWN = 4
 MOST_VALUES_SHOWN = 8
@@ -53,40 +58,23 @@ def main() -> None:
 def command_line() -> CommandLine:
     parser = CommandLine("python -m unet_scaling.data", __doc__)
     commands = parser.add_subparsers(
-        dest="command", title="commands", required=True, metavar="check | fetch | make"
+        dest="command", title="commands", required=True, metavar=" | ".join(COMMANDS)
     )
-    for name, text, description in (
-        (
-            "check",
-            "decode every file once and write the manifest",
-            "Decode every file of the folder, report all that is wrong with it, or write its manifest.",
-        ),
-        (
-            "fetch",
-            "download the indentation data set, doi:10.5281/zenodo.7639190",
-            "Download the indentation data set (1,120 images), verify, unpack and check it.",
-        ),
-        (
-            "make",
-            "make synthetic images of indents with their masks",
-            "Draw images of triangular and square indents with their masks, and check them.",
-        ),
-    ):
-        command = commands.add_parser(name, help=text, description=description)
+    for name, about in COMMANDS.items():
+        command = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
         command.add_argument("folder", type=Path, metavar="FOLDER")
         command.add_argument("--manifest", type=Path, help=f"default: FOLDER/{MANIFEST_NAME}")
         if name != "make":
             command.add_argument("--foreground", default="nonzero", help=f"{ALLOWED} (default: %(default)s)")
             command.add_argument("--names", metavar="IMAGE:MASK", help=NAMES_HELP)
-            continue
-        for option, default, meaning in (
-            ("count", 64, "images"),
-            ("height", 256, "pixels"),
-            ("width", 256, "pixels"),
-            ("seed", 1, "equal seeds give equal images"),
-        ):
-            help_text = f"{meaning} (default: %(default)s)"
-            command.add_argument(f"--{option}", type=int, default=default, help=help_text)
+    for option, default, meaning in (
+        ("count", 64, "images"),
+        ("height", 256, "pixels"),
+        ("width", 256, "pixels"),
+        ("seed", 1, "equal seeds give equal images"),
+    ):
+        text = f"{meaning} (default: %(default)s)"
+        commands.choices["make"].add_argument(f"--{option}", type=int, default=default, help=text)
     return parser
 
 

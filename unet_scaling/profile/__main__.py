@@ -5,7 +5,7 @@ from pathlib import Path
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import run_program
 from unet_scaling.study.study_file import read_study
-from unet_scaling.study.validation import positive, setting
+from unet_scaling.study.validation import add_settings, positive
 
 _EPILOG = """\
 Times the stages of loading in one process, then 0, 1, 2, ... loader processes up to the cores this process
@@ -28,14 +28,7 @@ def main() -> None:
 def command_line() -> CommandLine:
     parser = CommandLine("python -m unet_scaling.profile", main.__doc__, _EPILOG)
     parser.add_argument("study", type=Path, metavar="STUDY.toml", help="its first configuration is profiled")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        type=setting,
-        metavar="TABLE.KEY=VALUE",
-        help="replace a value of the study, e.g. data.loading=decode (may be repeated)",
-    )
+    add_settings(parser)
     fitting = "workers that share these cores (default: the most of the study that fit)"
     for name, default, text in (
         ("samples", 128, "images to load, in whole batches (default: %(default)s)"),

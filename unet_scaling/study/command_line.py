@@ -4,7 +4,6 @@ Imported for --help and --version alone, so it needs the standard library only.
 """
 
 import argparse
-import difflib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import NoReturn
 
 from unet_scaling.interpreter import IS_CLONE
 from unet_scaling.study.errors import exit_codes_text
+from unet_scaling.study.texts import did_you_mean
 
 # What the programs are called from; the first word of sys.argv where one of its commands runs.
 COMMAND = "unet-scaling"
@@ -37,47 +37,33 @@ def launch_command(study: str, cluster: str | None = None) -> str:
 class CommandLine(argparse.ArgumentParser):
     """A parser that knows what its program is called, and what its words can be completed to.
 
-    `words` are what its positional argument may be, `names_below` a folder whose subfolders it may name.
+    `known` are what its positional argument may be, `names_below` a folder whose subfolders it may name.
     """
 
     def __init__(self, prog: str, description: str | None, epilog: str = "") -> None:
-        codes = exit_codes_text()
+        called = sys.argv[0]
+        is_command = called.startswith(f"{COMMAND} ") and not prog.startswith(called)
         super().__init__(
-            prog=_called(prog),
+            prog=called if is_command else prog,
             description=description,
-            epilog=f"{epilog.rstrip()}\n\n{codes}" if epilog else codes,
+            epilog=f"{epilog}\n{exit_codes_text()}".lstrip(),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        self.words: Sequence[str] = ()
+        self.known: Sequence[str] = ()
         self.names_below: Path | None = None
 
-    def options(self) -> list[str]:
-        """Return the long options, of subcommands too."""
-        known = [name for name in self._option_string_actions if name.startswith("--")]
-        return list(dict.fromkeys(known + [name for sub in self.subcommands().values() for name in sub]))
-
-    def subcommands(self) -> dict[str, list[str]]:
-        """Return the long options of each subcommand that was added to this parser."""
-        groups = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
-        return {
-            name: [option for option in parser._option_string_actions if option.startswith("--")]
-            for group in groups
-            for name, parser in group.choices.items()
-        }
+    def words(self) -> list[str]:
+        """Return what a shell can complete: long options, choices and subcommands, and all of theirs."""
+        found = list(self.known)
+        for action in self._actions:
+            found += [name for name in action.option_strings if name.startswith("--")]
+            if isinstance(action, argparse._SubParsersAction):
+                found += [word for parser in action.choices.values() for word in parser.words()]
+            found += map(str, action.choices or ())
+        return list(dict.fromkeys(found))
 
     def error(self, message: str) -> NoReturn:
         """Leave with the message of argparse and, for an unknown option, the nearest known one."""
-        super().error(message + self._nearest(message))
-
-    def _nearest(self, message: str) -> str:
-        if not message.startswith(UNRECOGNIZED):
-            return ""
-        slips = [word.partition("=")[0] for word in message.removeprefix(UNRECOGNIZED).split()]
-        near = [match for slip in slips for match in difflib.get_close_matches(slip, self.options(), n=1)]
-        return f"; did you mean {' '.join(near)}?" if near else ""
-
-
-def _called(program: str) -> str:
-    """Return what the user called this program by: one of the commands of `unet-scaling`, or its own name."""
-    called = sys.argv[0]
-    return program if program.startswith(called) or not called.startswith(f"{COMMAND} ") else called
+        unknown = message.partition(UNRECOGNIZED)[2].split()
+        hints = "".join(did_you_mean(slip.partition("=")[0], self.words()) for slip in unknown)
+        super().error(f"{message}; {hints}".rstrip("; "))

@@ -4,15 +4,16 @@ Errors, docs/study.md and `unet-scaling explain` say the same of a key, by these
 Imported on login nodes: needs pydantic, but neither torch nor pandas.
 """
 
-import difflib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema
+
+from unet_scaling.study.texts import did_you_mean
 
 Schema = dict[str, Any]
 # What a value, and values, of each type are called in sentences.
@@ -34,8 +35,6 @@ LIMIT_WORDS = {
 NAME_ITSELF = "[key]"
 # As characters of a value that is shown.
 LONGEST_SHOWN = 80
-# How alike two names have to be, from 0 to 1, for one to be taken for a slip of the other.
-NEAR = 0.6
 
 
 @dataclass(frozen=True)
@@ -168,12 +167,6 @@ def as_toml(value: object) -> str | None:
         pairs = ", ".join(f"{key} = {as_toml(each)}" for key, each in value.items())
         return f"{{ {pairs} }}" if pairs else "{}"
     return None if value is None else json.dumps(value, ensure_ascii=False)
-
-
-def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Return "did you mean ...? " with the known name nearest to this one; empty where none is near."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=NEAR)
-    return f"did you mean {near[0]}? " if near else ""
 
 
 def fault_lines(model: type[BaseModel], error: ValidationError) -> list[str]:

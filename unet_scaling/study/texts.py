@@ -1,10 +1,11 @@
 """Write counts, durations and digests for people."""
 
+import difflib
 import hashlib
 import re
 import time
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 # Words in the names of scores of which less is better.
@@ -12,6 +13,8 @@ WORDS_OF_LOSSES = re.compile(
     r"(?<![a-z])(bp[cd]|brier|[ctw]er|cost|dist(ances?)?|divergence|entropy|err(ors?)?|fid|hausdorff|kl|nll|"
     r"loss(es)?|s?mape|mae|miss(es)?|r?msl?e|perplexity|ppl|regret|residuals?|risk)(?![a-z])"
 )
+# How alike two names have to be, from 0 to 1, for one to be taken for a slip of the other.
+NEAR = 0.6
 _Result = TypeVar("_Result")
 AnError = TypeVar("AnError", bound=Exception)
 
@@ -35,6 +38,12 @@ def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """Return "did you mean ...? " with the known name nearest to this one; empty where none is near."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=NEAR)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def short_digest(text: str, characters: int = 8) -> str:

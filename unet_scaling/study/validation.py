@@ -13,7 +13,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.keys import did_you_mean, fault_lines
+from unet_scaling.study.keys import fault_lines
+from unet_scaling.study.texts import did_you_mean
 
 # A SHA-256, as hashlib writes it.
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -60,6 +61,14 @@ def setting(text: str) -> tuple[str, object]:
         return key, tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):
         return key, tomllib.loads(f"value = {json.dumps(value)}")["value"]
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add the option that replaces values of a study."""
+    what = "replace a value of the study, e.g. training.epochs=3 (may be repeated)"
+    parser.add_argument(
+        "--set", action="append", default=[], type=setting, metavar="TABLE.KEY=VALUE", help=what
+    )
 
 
 def positive(text: str) -> int:

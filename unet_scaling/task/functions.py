@@ -22,7 +22,7 @@ from unet_scaling.run.failure import is_out_of_memory
 from unet_scaling.run.weights import one_line
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
-from unet_scaling.study.keys import did_you_mean
+from unet_scaling.study.texts import did_you_mean
 from unet_scaling.task.task import finite_counts
 
 # What torch says -> what helps. It names no cure, or one that is wrong here.
