@@ -146,7 +146,9 @@ def test_every_option_is_an_axis_and_a_default_changes_no_digest(tmp_path: Path)
 
 
 def test_workers_that_only_wait_explain_nothing() -> None:
-    with pytest.raises(ValidationError, match="emulated workers wait and predict nothing"):
+    with pytest.raises(
+        ValidationError, match="found saliency.method = .rise., which emulated workers cannot do"
+    ):
         point(emulation={"compute": "slurm/profiles/v100_like.toml"})
 
 
