@@ -146,9 +146,7 @@ def test_every_option_is_an_axis_and_a_default_changes_no_digest(tmp_path: Path)
 
 
 def test_workers_that_only_wait_explain_nothing() -> None:
-    with pytest.raises(
-        ValidationError, match="found saliency.method = .rise., which emulated workers cannot do"
-    ):
+    with pytest.raises(ValidationError, match="which emulated workers cannot do"):
         point(emulation={"compute": "slurm/profiles/v100_like.toml"})
 
 

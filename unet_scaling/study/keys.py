@@ -186,7 +186,7 @@ def _line(schema: Schema, fault: dict[str, Any]) -> str:
         elif below is not None:
             parent, found = found, below
             parts.append(f"[{part}]" if isinstance(part, int) else f".{part}")
-        elif "properties" in found:  # a key that no file holds, such as one that another key sets
+        elif "properties" in found or not found:  # a key that no file holds, such as one that another sets
             found = {}
             parts.append(f".{part}")
         # Else no part of the file, but which branch of a union pydantic took.
