@@ -36,7 +36,7 @@ ORDERS = {
         ("findings",),
         ("checks",),
         ("budget",),
-        ("point_facts", "diagnosis"),
+        ("diagnosis",),
         ("predict", "forecast", "request", "predict_command"),
         ("plan", "played", "played_answer", "saliency"),
         ("figures",),
@@ -111,8 +111,8 @@ def nothing_points_upward() -> list[str]:
     return importing(above)
 
 
-def tests_and_benchmarks_apart() -> list[str]:
-    return importing({"tests": ("benchmarks",), "benchmarks": ("tests",)})
+def tests_without_benchmarks() -> list[str]:
+    return importing({"tests": ("benchmarks",)})
 
 
 def importing(forbidden: dict[str, tuple[str, ...]]) -> list[str]:
@@ -269,7 +269,7 @@ def functions_and_files_are_short() -> list[str]:
 RULES: Sequence[Callable[[], list[str]]] = (
     folder_order,
     nothing_points_upward,
-    tests_and_benchmarks_apart,
+    tests_without_benchmarks,
     frameworks_in_one_file_each,
     libraries_in_their_folders,
     no_cycles,

@@ -489,7 +489,7 @@ def test_runs_that_were_refused_for_a_shared_device_are_named(tmp_path: Path) ->
 
 
 def test_the_studies_that_the_advice_names_are_there() -> None:
-    source = (PROJECT / "analysis" / "diagnosis.py").read_text()
+    source = (PROJECT / "analysis" / "templates" / "diagnosis.jinja").read_text()
     named = set(re.findall(r"why_\w+\.toml", source))
     assert len(named) > 5
     assert [name for name in named if not (PROJECT / "slurm" / "studies" / name).exists()] == []
