@@ -18,7 +18,7 @@ from analysis.beside import (
 )
 from analysis.predict import Series, StepTime, all_series
 from analysis.restriction import restriction_words
-from analysis.stats import CONFIDENCE, Interval, median_intervals, share_interval, timed
+from analysis.stats import CONFIDENCE, median_intervals, share_interval, timed
 from analysis.study import NAN, POINT, SERIES, Names, Study
 from analysis.text import count, listed, number, number_with_interval, percent
 from unet_scaling.study.code_version import commit
@@ -46,19 +46,15 @@ def predict_study(folder: Path, study: Study, workers: Sequence[int]) -> Predict
     measured = sorted({int(each) for each in study.runs["workers"]})
     held = [str(each) for each in workers if each in measured]
     if held:
-        raise UserError(
-            f"--for {','.join(held)}: a prediction whose inputs hold the point is none; {study.name} has "
-            f"complete runs on {listed(map(str, measured))} workers; name counts that are not measured yet"
-        )
+        have = f"{study.name} has complete runs on {listed(map(str, measured))} workers"
+        raise UserError(f"--for {','.join(held)}: {have}; name counts that are not measured yet")
     every = all_series(study)
     known = [series for series in every if not series.why_unpredictable]
     if not known:
         reasons = [f"{series.name(study.names)}: {series.why_unpredictable}" for series in every]
-        raise UserError(
-            f"{study.name}: nothing can be predicted: {'; '.join(reasons) or 'it has no usable run'}; run "
-            "more worker counts, 1 among them (the report lists what was left out)",
-            EXIT_BAD_DATA,
-        )
+        why = "; ".join(reasons) or "it has no usable run"
+        cure = "run more worker counts, 1 among them"
+        raise UserError(f"{study.name}: nothing can be predicted: {why}; {cure}", EXIT_BAD_DATA)
     # Before anything is computed: a run that starts meanwhile is younger than what was read.
     written = datetime.now(UTC)
     head, dirty = commit()
@@ -76,14 +72,14 @@ def predict_study(folder: Path, study: Study, workers: Sequence[int]) -> Predict
 
 def _point(study: Study, series: Series, fitted: StepTime, workers: int) -> PredictedPoint:
     at = series.counts.at(workers)
-    forecast = fitted.at(at)
+    forecast = fitted.at(at, series.work)
     alike = (study.runs[SERIES] == list(series.key)).all(axis=1)
     config = study.headers[study.runs.loc[alike, "run"].iloc[0]].config
     options, _, knobs = series.key
     # N workers of which each is as fast as one alone, with that one's interval.
     alone = series.launches[0]
-    (alone_interval,) = median_intervals([alone])
-    linear = series.throughput(at, float(np.median(alone)))
+    (ends,) = median_intervals([alone])
+    low, high = (forecast.work / end for end in reversed(ends))
     return PredictedPoint(
         framework=config.framework,
         options=options,
@@ -92,18 +88,16 @@ def _point(study: Study, series: Series, fitted: StepTime, workers: int) -> Pred
         workers=workers,
         nodes=int(at.nodes[0]),
         fitted_on=[int(each) for each in fitted.counts.workers],
-        step_seconds=_estimate(forecast.seconds, forecast.interval),
-        throughput=_estimate(
-            series.throughput(at, forecast.seconds), series.throughputs(at, forecast.interval)
-        ),
-        linear=_estimate(linear, series.throughputs(at, alone_interval)),
+        step_seconds=_estimate(*forecast.bounded),
+        throughput=_estimate(*forecast.throughputs),
+        linear=_estimate(forecast.work / float(np.median(alone)), low, high),
         remarks=[*filter(None, [forecast.why]), *series.cautions()],
     )
 
 
-def _estimate(median: float, interval: Interval) -> Estimate:
-    low, high = (None if np.isnan(end) else float(end) for end in interval)
-    return Estimate(median=median, low=low, high=high)
+def _estimate(median: float, low: float, high: float) -> Estimate:
+    is_known = not np.isnan([low, high]).any()
+    return Estimate(median=median, low=low if is_known else None, high=high if is_known else None)
 
 
 def forecast_lines(prediction: PredictionFile, names: Names) -> Iterator[str]:
@@ -133,12 +127,17 @@ def score_table(study: Study) -> pd.DataFrame:
     table = study.forecasts[_FORECAST].merge(medians.reset_index(), on=POINT, how="left")
     is_fair = table["unscored"] == ""
     table["measured"] = table["measured"].where(is_fair)
-    columns = ("measured", "predicted", "predicted_low", "predicted_high", "linear")
-    measured, predicted, low, high, linear = (_numbers(table, name) for name in columns)
-    linear_low, linear_high = (
-        np.where(np.isnan(end), linear, end)
-        for end in (_numbers(table, "linear_low"), _numbers(table, "linear_high"))
+    columns = (
+        "measured",
+        "predicted",
+        "predicted_low",
+        "predicted_high",
+        "linear",
+        "linear_low",
+        "linear_high",
     )
+    measured, predicted, low, high, linear, *ends = (_numbers(table, name) for name in columns)
+    linear_low, linear_high = (np.where(np.isnan(end), linear, end) for end in ends)
     inside = np.where((low <= measured) & (measured <= high), "yes", "no")
     averages = table[is_fair & (table["model"] == AVERAGE)].sort_values("written_utc", kind="stable")
     scored = table.assign(

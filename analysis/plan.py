@@ -76,12 +76,11 @@ class RealSpeeds:
     def _predicted(self, series: Series, workers: int) -> KnownSpeed:
         if series.key not in self.fitted:
             self.fitted[series.key] = series.fit()
-        at = series.counts.at(workers)
-        forecast = self.fitted[series.key].at(at)
+        forecast = self.fitted[series.key].at(series.counts.at(workers), series.work)
         within_one_node = bool((series.counts.nodes == 1).all())
         unseen = f"{UNSEEN_LINK}: it holds within one node only" if within_one_node else ""
-        speed = series.throughput(at, forecast.seconds)
-        return KnownSpeed(speed, series.throughputs(at, forecast.interval), "predicted", unseen)
+        speed, low, high = forecast.throughputs
+        return KnownSpeed(speed, (low, high), "predicted", unseen)
 
 
 def _speed_key(header: Header) -> Hashable:

@@ -17,14 +17,7 @@ from scipy import optimize, stats  # type: ignore[import-untyped]
 
 from analysis.arrays import Array, Integers
 from analysis.processes import parallel_map
-from analysis.stats import (
-    CONFIDENCE,
-    FEWEST_REPEATS,
-    RESAMPLING_SEED,
-    UNKNOWN_INTERVAL,
-    Interval,
-    timed,
-)
+from analysis.stats import CONFIDENCE, FEWEST_REPEATS, RESAMPLING_SEED, UNKNOWN_INTERVAL, timed
 from analysis.study import NAN, SECONDS_PER_HOUR, SERIES, Names, Study
 from analysis.text import bracketed, count
 
@@ -40,9 +33,9 @@ LARGEST_NOISE = 1.0
 # Handing fewer series to a process at a time costs more than it saves.
 SERIES_AT_ONCE = 10
 UNSEEN_LINK = "the link between nodes is not among the points fitted"
-_SPLIT = (*SERIES, "fitted_on", "workers")
 PREDICTION_COLUMNS = (
-    *_SPLIT, "predicted", "predicted_low", "predicted_high", "measured", "error", "held_out", "why",
+    *SERIES, "fitted_on", "workers",
+    "predicted", "predicted_low", "predicted_high", "measured", "error", "held_out", "why",
 )  # fmt: skip
 
 _Cells = dict[str, Any]
@@ -104,19 +97,27 @@ def step_matrix(at: Counts) -> Array:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds of a step at one count, and draws of what may be measured, [DRAWS]; `why` says why of none."""
+    """Seconds of a step at one count, and draws of what may be measured, [DRAWS]; `why` says why of none.
+
+    `work` is what all workers do in a step, in the unit of the throughput.
+    """
 
     seconds: float
     draws: Array
+    work: float
     why: str = ""
 
     @property
-    def interval(self) -> Interval:
-        """The 95 % interval of the seconds that would be measured; unknown without draws."""
-        if not len(self.draws):
-            return UNKNOWN_INTERVAL
-        low, high = np.quantile(self.draws, EDGES)
-        return min(float(low), self.seconds), max(float(high), self.seconds)
+    def bounded(self) -> list[float]:
+        """Seconds with the 95 % interval of those that would be measured; unknown without draws."""
+        low, high = np.quantile(self.draws, EDGES) if len(self.draws) else UNKNOWN_INTERVAL
+        return [self.seconds, float(np.minimum(low, self.seconds)), float(np.maximum(high, self.seconds))]
+
+    @property
+    def throughputs(self) -> list[float]:
+        """The throughput of such steps, with its interval."""
+        seconds, low, high = self.bounded
+        return [self.work / seconds, self.work / high, self.work / low]
 
 
 @dataclass(frozen=True)
@@ -135,13 +136,16 @@ class StepTime:
     drawn: Array
     noise: Array
 
-    def at(self, at: Counts) -> Forecast:
-        """Return what the model says of one count; no interval where it uses a link that no point has."""
+    def at(self, at: Counts, work: float = 1.0) -> Forecast:
+        """Return what the model says of one count, where a worker does so much `work` in a step.
+
+        No interval where it uses a link that no point has.
+        """
         (row,) = step_matrix(at)
-        seconds = float(row @ self.terms)
+        seconds, work = float(row @ self.terms), float(at.workers[0]) * work
         if (self.counts.nodes == 1).all() and at.nodes[0] > 1:
-            return Forecast(seconds, np.empty(0), UNSEEN_LINK)
-        return Forecast(seconds, np.asarray((self.drawn @ row) * np.exp(self.noise)))
+            return Forecast(seconds, np.empty(0), work, UNSEEN_LINK)
+        return Forecast(seconds, np.asarray((self.drawn @ row) * np.exp(self.noise)), work)
 
 
 @dataclass(frozen=True)
@@ -270,7 +274,7 @@ class Series:
     measured  median throughput of each count
     """
 
-    key: tuple[str, ...]
+    key: tuple[Any, ...]
     counts: Counts
     launches: tuple[Array, ...]
     work: float
@@ -285,20 +289,10 @@ class Series:
         """Return the model fitted to so many of the smallest counts, or to all."""
         return fit_step_time(self.counts[:size], self.launches[:size])
 
-    def throughput(self, at: Counts, seconds: float) -> float:
-        """Return the throughput of steps of so many seconds, at one count."""
-        return float(at.workers[0]) * self.work / float(seconds)
-
-    def throughputs(self, at: Counts, seconds: Interval) -> Interval:
-        """Return the interval of the throughput of steps whose seconds have this interval, at one count."""
-        shortest, longest = seconds
-        return self.throughput(at, longest), self.throughput(at, shortest)
-
     def name(self, names: Names) -> str:
         """Return "native DDP, precision=bf16"."""
         options, framework, knobs = self.key
-        name = next(name for known, name in names.items() if known == framework)
-        return ", ".join(part for part in (name, options, knobs) if part)
+        return ", ".join(filter(None, (names[framework], options, knobs)))
 
     @property
     def why_unpredictable(self) -> str:
@@ -350,21 +344,16 @@ def _series(key: tuple[str, ...], runs: pd.DataFrame, throughput: str) -> Series
 
 @dataclass(frozen=True)
 class Extrapolation:
-    """All predictions of a study.
+    """All predictions of a study; docs/columns.md has the columns of both tables.
 
-    predictions  one row for each prediction that the points allow: PREDICTION_COLUMNS. A series with a
-                 1-worker point and at least 3 counts is fitted on its 3, 4, ... smallest counts
-                 (`fitted_on`: "1-4"), and throughput (the study's own unit) is predicted at every larger
-                 count that was measured (`held_out`; `error` = predicted / measured - 1). Fitted on all
-                 counts, it is predicted at twice the largest, where `measured` and `error` are NaN. Nothing
-                 measured beyond `fitted_on` goes into a prediction. `why` says why an interval is NaN.
-    fits         the model fitted on all counts of each series that can be predicted, one row each:
-                 FIT_COLUMNS. Each of STEP_TERMS is in seconds, NaN where the points cannot tell it from the
-                 others; `held_out_error` is the median absolute error at held-out counts, NaN without any,
-                 `held_out_points` how many; `last_efficiency_error` is that of taking the efficiency at the
-                 largest count fitted for all larger ones.
-    notes        for each series how far predictions were off and what is expected beyond, or why there
-                 are none
+    predictions  one row for each that the points allow. A series with a 1-worker point and at least 3 counts
+                 is fitted on its 3, 4, ... smallest counts and held against every larger one (`held_out`);
+                 fitted on all counts, it is predicted at twice the largest. Nothing measured beyond
+                 `fitted_on` goes into a prediction.
+    fits         the model fitted on all counts of each such series; NaN where the points cannot tell a term
+                 from the others. `last_efficiency_error` is that of taking the efficiency at the largest
+                 count fitted for all larger ones.
+    notes        how far predictions were off and what is expected beyond, or why there are none
     """
 
     predictions: pd.DataFrame
@@ -376,20 +365,18 @@ def extrapolate(study: Study) -> Extrapolation:
     """Return all predictions of a study, every model fitted only once."""
     every = all_series(study)
     known = [series for series in every if not series.why_unpredictable]
-    results = parallel_map(_of_series, known, chunk=SERIES_AT_ONCE)
-    found = {series.key: result for series, result in zip(known, results, strict=True)}
-    rows = [row for predictions, _ in found.values() for row in predictions]
-    fits = [fit for _, fit in found.values()]
+    found = parallel_map(_of_series, known, chunk=SERIES_AT_ONCE)
+    results = dict(zip((series.key for series in known), found, strict=True))
     notes = []
     for series in every:
-        if series.key in found:
-            sentences = [*_prediction_notes(*found[series.key], study.unit), *series.cautions()]
-        else:
-            sentences = [f"no prediction: {series.why_unpredictable}"]
+        sentences = [f"no prediction: {series.why_unpredictable}"]
+        if series.key in results:
+            sentences = [*_prediction_notes(*results[series.key], study.unit), *series.cautions()]
         notes += [f"{series.name(study.names)}: {sentence}" for sentence in sentences]
+    rows = [row for predictions, _ in results.values() for row in predictions]
     return Extrapolation(
         pd.DataFrame(rows, columns=list(PREDICTION_COLUMNS)),
-        pd.DataFrame(fits, columns=list(FIT_COLUMNS)),
+        pd.DataFrame([fit for _, fit in results.values()], columns=list(FIT_COLUMNS)),
         tuple(notes),
     )
 
@@ -403,36 +390,26 @@ def _of_series(series: Series) -> tuple[list[_Cells], _Cells]:
         for place in range(size, len(series.launches)):
             at, measured = series.counts[place : place + 1], float(series.measured[place])
             checks.append(_prediction(series, fitted, at, measured))
-            kept_errors.append(series.throughput(at, series.medians[size - 1]) / measured - 1)
+            kept = at.workers[0] * series.work / series.medians[size - 1]
+            kept_errors.append(kept / measured - 1)
     fitted = series.fit()
     beyond = series.counts.at(2 * int(series.counts.workers[-1]))
     values = np.vstack([fitted.terms, np.quantile(fitted.drawn, EDGES, axis=0)])
     values[:, [place for place in range(len(STEP_TERMS)) if place not in fitted.known]] = NAN
-    errors = [_median_size([row["error"] for row in checks]), _median_size(kept_errors)]
+    # The median error without its sign; NaN of none.
+    errors = [float(pd.Series(of).abs().median()) for of in ([row["error"] for row in checks], kept_errors)]
     fit = (*series.key, str(fitted.counts), *values.T.ravel(), *errors, len(checks))
     rows = [*checks, _prediction(series, fitted, beyond, NAN)]
     return rows, dict(zip(FIT_COLUMNS, fit, strict=True))
 
 
-def _median_size(errors: Sequence[float]) -> float:
-    """Return the median error without its sign, of those that are known; NaN of none."""
-    return float(pd.Series(errors, dtype=float).abs().median())
-
-
 def _prediction(series: Series, fitted: StepTime, at: Counts, measured: float) -> _Cells:
-    forecast = fitted.at(at)
-    predicted = series.throughput(at, forecast.seconds)
-    low, high = series.throughputs(at, forecast.interval)
+    forecast = fitted.at(at, series.work)
+    predicted, low, high = forecast.throughputs
     split = (*series.key, str(fitted.counts), int(at.workers[0]))
-    return dict(zip(_SPLIT, split, strict=True)) | {
-        "predicted": predicted,
-        "predicted_low": low,
-        "predicted_high": high,
-        "measured": measured,
-        "error": predicted / measured - 1,
-        "held_out": not np.isnan(measured),
-        "why": forecast.why,
-    }
+    is_measured = not np.isnan(measured)
+    cells = (*split, predicted, low, high, measured, predicted / measured - 1, is_measured, forecast.why)
+    return dict(zip(PREDICTION_COLUMNS, cells, strict=True))
 
 
 def _prediction_notes(rows: Sequence[_Cells], fit: _Cells, unit: str) -> Iterator[str]:

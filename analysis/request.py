@@ -25,16 +25,16 @@ from analysis.stats import (
     replicates,
 )
 from analysis.study import NAN, POINT, SECONDS_PER_HOUR, SERIES, Study
-from analysis.text import Row, count, labelled, number, percent, series_name, with_interval
+from analysis.text import Row, labelled, series_name
+from analysis.words import lines
 from unet_scaling.study.options import Criteria
 
+_ENDS = ("", "_low", "_high")
 _BOUNDED = ("step_seconds", "efficiency", "worker_hours")
 REQUEST_COLUMNS = (
-    *POINT, "source", *(f"{name}{end}" for name in _BOUNDED for end in ("", "_low", "_high")),
+    *POINT, "source", *(f"{name}{end}" for name in _BOUNDED for end in _ENDS),
     "coverage", "largest_term", "largest_term_share", "why",
 )  # fmt: skip
-AS_MEASURED = "measured"
-AS_PREDICTED = "predicted"
 # Of counts between the largest measured and twice as many.
 MOST_PREDICTED_POINTS = 8
 EXACT_BASELINE = (
@@ -47,7 +47,8 @@ TERM_NAMES: Mapping[str, str] = {
     "imbalance": "waiting for the slowest worker",
 }
 
-_Cells = dict[str, Any]
+# A row of REQUEST_COLUMNS.
+_Cells = tuple[Any, ...]
 
 
 def request_table(study: Study, points: pd.DataFrame) -> pd.DataFrame:
@@ -56,9 +57,7 @@ def request_table(study: Study, points: pd.DataFrame) -> pd.DataFrame:
     `points` are those of `points.summarise`. `worker_hours` are of one training, its epochs as in the
     series, each as fast as those after the warm-up; NaN of emulated runs, which train nothing. `coverage` is
     the confidence that the interval of the efficiency can promise: of a measured one by its launches and
-    those on 1 worker, of a predicted one the nominal one of the model. `largest_term` of the sum of terms
-    takes most of what is lost to linear scaling, `largest_term_share` of it; in a sum of terms, names are no
-    causes.
+    those on 1 worker, of a predicted one the nominal one of the model.
     """
     every = []
     known = points[points["throughput"].notna()].sort_values("workers")
@@ -79,56 +78,46 @@ def _epochs(study: Study, series: Series) -> float:
 
 
 def _rows(known: tuple[Series, Sequence[Row], float]) -> list[_Cells]:
+    """Return the rows of a series from its points, smallest count first, and its epochs."""
     series, points, epochs = known
-    rows = [_measured(series, point, points, epochs) for point in points]
+    rows: list[_Cells] = []
+    for point in points:
+        workers = int(point["workers"])
+        throughputs = [point[f"throughput{end}"] for end in ("", "_high", "_low")]
+        steps = float(series.medians[series.counts.workers == workers][0]) * throughputs[0]
+        hours = workers * epochs * throughputs[0] / point["epochs_per_second"] / SECONDS_PER_HOUR
+        fewest = min(row["repeats"] for row in points if row["workers"] in (1, workers))
+        seconds, worker_hours = ([of / each for each in throughputs] for of in (steps, hours))
+        efficiency = [point[f"efficiency{end}"] for end in _ENDS]
+        promised = coverage(fewest) if fewest >= FEWEST_REPEATS else NAN
+        key = (*series.key, workers, "measured")
+        rows.append((*key, *seconds, *efficiency, *worker_hours, promised, "", NAN, ""))
     return [*rows, *_predicted(series, points[-1], epochs)] if points else rows
 
 
-def _measured(series: Series, point: Row, points: Sequence[Row], epochs: float) -> _Cells:
-    workers = int(point["workers"])
-    place = int(np.flatnonzero(series.counts.workers == workers)[0])
-    throughput, low, high = (float(point[f"throughput{end}"]) for end in ("", "_low", "_high"))
-    steps = float(series.medians[place]) * throughput
-    hours = workers * epochs * throughput / point["epochs_per_second"] / SECONDS_PER_HOUR
-    fewest = min(row["repeats"] for row in points if row["workers"] in (1, workers))
-    values = {
-        "step_seconds": [steps / each for each in (throughput, high, low)],
-        "efficiency": [point[f"efficiency{end}"] for end in ("", "_low", "_high")],
-        "worker_hours": [hours / each for each in (throughput, high, low)],
-    }
-    known = coverage(fewest) if fewest >= FEWEST_REPEATS else NAN
-    return _row(series, workers, AS_MEASURED, values) | {"coverage": known}
-
-
 def _predicted(series: Series, largest: Row, epochs: float) -> Iterator[_Cells]:
-    """Yield the counts beyond the largest measured one, up to twice as many."""
+    """Yield the rows of the counts beyond the largest measured one, up to twice as many."""
     if series.why_unpredictable:
         return
     fitted = series.fit()
     most = int(largest["workers"])
     # Epochs have as many images as those of the largest count.
     work = float(largest["throughput"] / largest["epochs_per_second"]) * epochs / SECONDS_PER_HOUR
+    exact = EXACT_BASELINE if len(series.launches[0]) < FEWEST_REPEATS else ""
     counts = {round(each) for each in np.linspace(most, 2 * most, MOST_PREDICTED_POINTS + 1)} - {most}
     for workers in sorted(counts):
         at = series.counts.at(workers)
-        forecast = fitted.at(at)
-        seconds = [forecast.seconds, *forecast.interval]
-        values = {
-            "step_seconds": seconds,
-            "efficiency": _efficiency(series.launches[0], forecast),
-            "worker_hours": [workers * work / series.throughput(at, each) for each in seconds],
-        }
-        exact = EXACT_BASELINE if len(series.launches[0]) < FEWEST_REPEATS else ""
-        row = _row(series, workers, AS_PREDICTED, values) | {
-            "coverage": CONFIDENCE if len(forecast.draws) else NAN,
-            "why": forecast.why or exact,
-        }
-        # What is beyond the seconds of 1 worker.
+        forecast = fitted.at(at, series.work)
+        seconds = forecast.bounded
+        # What is beyond the seconds of 1 worker; in a sum of terms, names are no causes.
         lost = (step_matrix(at)[0] * fitted.terms)[1:]
-        if lost.any():
-            row["largest_term"] = TERM_NAMES[[*STEP_TERMS][1 + int(lost.argmax())]]
-            row["largest_term_share"] = float(lost.max() / lost.sum())
-        yield row
+        name = TERM_NAMES[[*STEP_TERMS][1 + int(lost.argmax())]]
+        term = (name, float(lost.max() / lost.sum())) if lost.any() else ("", NAN)
+        efficiency = _efficiency(series.launches[0], forecast)
+        hours = [workers * work * each / forecast.work for each in seconds]
+        promised = CONFIDENCE if len(forecast.draws) else NAN
+        key = (*series.key, workers, "predicted")
+        yield *key, *seconds, *efficiency, *hours, promised, *term, forecast.why or exact
 
 
 def _efficiency(alone: Array, forecast: Forecast) -> list[float]:
@@ -148,62 +137,22 @@ def _efficiency(alone: Array, forecast: Forecast) -> list[float]:
     return [ratio, min(float(low), ratio), max(float(high), ratio)]
 
 
-def _row(series: Series, workers: int, source: str, values: Mapping[str, Sequence[float]]) -> _Cells:
-    ends = ("", "_low", "_high")
-    numbers = {f"{name}{end}": of[place] for name, of in values.items() for place, end in enumerate(ends)}
-    key = dict(zip(POINT, (*series.key, workers), strict=True))
-    return key | {"source": source, "largest_term": "", "largest_term_share": NAN, "why": ""} | numbers
-
-
 def request_sentences(study: Study, table: pd.DataFrame, plan: pd.DataFrame) -> Iterator[str]:
     """Yield for every series up to which count it is efficient, what takes the rest, and the time to an IoU.
 
     `table` is that of `request_table`, `plan` that of played runs (analysis/played.py). Of emulated runs,
     every sentence says so first.
     """
-    words = restriction_words(study)
-    for _, rows in table.groupby(SERIES, sort=False):
-        known = rows.to_dict("records")
-        text = f"{series_name(known[0], study.names)}: {_reach(known, study.criteria)}; {_beyond(known[-1])}"
-        yield labelled(str(known[0]["options"]), after(words, text))
-    for row in plan[plan["seconds_to_target"].notna()].to_dict("records"):
-        hours = with_interval(row, "seconds_to_target", "~3", SECONDS_PER_HOUR)
-        where = f"{series_name(row, study.names)} on {count(int(row['workers']), 'worker')}"
-        target = f"{study.score.with_article} of {row['target_iou']:g} (speed {row['speed']})"
-        yield labelled(str(row["options"]), after(words, f"{where}: {hours} h to {target}"))
-
-
-def _reach(rows: Sequence[Row], criteria: Criteria) -> str:
-    """Return up to which count the efficiency is above the floor, and on what that rests."""
-    if all(math.isnan(row["efficiency"]) for row in rows if row["workers"] > 1):
-        return "no efficiency is known"
-    floor = number(criteria.efficiency_floor, "g")
-    reached = _efficient_counts(rows, criteria)
-    if not reached:
-        return f"at no count of several workers does the whole interval of the efficiency lie above {floor}"
-    largest = reached[-1]
-    is_last_predicted = largest is rows[-1] and largest["source"] == AS_PREDICTED
-    reach = " (as far as predictions reach)" if is_last_predicted else ""
-    confidence = percent(min(row["coverage"] for row in reached), 0)
-    return (
-        f"the efficiency is above {floor} up to {count(int(largest['workers']), 'worker')}{reach}, by whole "
-        f"intervals of {confidence} confidence, there {with_interval(largest, 'efficiency', '.2f')} "
-        f"({largest['source']})"
-    )
-
-
-def _beyond(last: Row) -> str:
-    """Return what the largest count predicted is expected to reach."""
-    if last["source"] != AS_PREDICTED:
-        return "larger counts are not predicted: that needs 3 worker counts, 1 among them"
-    said = f"{count(int(last['workers']), 'worker')} are expected at an efficiency of "
-    said += with_interval(last, "efficiency", ".2f")
-    if not math.isnan(last["worker_hours"]):
-        said += f" and {with_interval(last, 'worker_hours', '~3')} worker-hours a training"
-    if last["largest_term"]:
-        share = percent(last["largest_term_share"], 0)
-        said += f"; of what is lost the terms fitted give {share} to {last['largest_term']}"
-    return "; ".join(filter(None, (said, last["why"])))
+    about: list[tuple[Row, dict[str, object]]] = []
+    for _, of in table.groupby(SERIES, sort=False):
+        rows = of.to_dict("records")
+        about.append(
+            (rows[0], {"rows": rows, "reached": _efficient_counts(rows, study.criteria), "row": None})
+        )
+    about += [(row, {"row": row}) for row in plan[plan["seconds_to_target"].notna()].to_dict("records")]
+    for row, values in about:
+        (text,) = lines("request", study=study, name=series_name(row, study.names), **values)
+        yield labelled(str(row["options"]), after(restriction_words(study), text))
 
 
 def _efficient_counts(rows: Sequence[Row], criteria: Criteria) -> list[Row]:

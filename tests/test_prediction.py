@@ -128,7 +128,7 @@ def test_intervals_hold_what_is_measured_in_most_studies(terms: tuple[float, ...
         *fitted, last = (
             np.exp(0.01 * random.standard_normal((5, 5))) * truth((1, 2, 4, 8, 14), *terms)[:, None]
         )
-        low, high = fit_step_time(counts_of((1, 2, 4, 8)), tuple(fitted)).at(counts_of([14])).interval
+        _, low, high = fit_step_time(counts_of((1, 2, 4, 8)), tuple(fitted)).at(counts_of([14])).bounded
         held += low <= float(np.median(last)) <= high
     assert held >= 36
 
@@ -138,7 +138,7 @@ def test_throughput_is_positive_however_wild_the_points() -> None:
     for number in range(20):
         launches = tuple(np.exp(random.normal(0, 1.5, 1 + number % 4)) for _ in range(4))
         fitted = fit_step_time(counts_of((1, 2, 4, 8)), launches)
-        low, high = fitted.at(counts_of([64])).interval
+        _, low, high = fitted.at(counts_of([64])).bounded
         assert (fitted.terms >= 0).all()
         assert 0 < low < high < np.inf
 
