@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from benchmarks.records import header_of, result_of
-from benchmarks.scenes import make_run_folder
+from tests.records import make_header, make_result
+from tests.studies import make_run
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig
 from unet_scaling.study.record import RECORD_NAME, line_with_checksum
 from unet_scaling.study.record_lines import End, Epoch
@@ -83,11 +83,11 @@ def configs(runs: int, epochs: int) -> Iterator[RunConfig]:
 def build(study: Path, runs: int, epochs: int) -> None:
     """Write the run folders of a study."""
     for number, config in enumerate(configs(runs, epochs)):
-        folder = make_run_folder(study / config.run, config)
+        folder = make_run(study / config.run, config)
         chosen = (7 * number // REPEATS + config.repeat) % LAUNCHES
         lines, values = launch(config.framework, config.workers, chosen, epochs)
-        header = header_of(config, IMAGES)
-        result = result_of(header, values, iou=0.8 + 0.001 * config.repeat)
+        header = make_header(config, train_images=IMAGES)
+        result = make_result(header, list(values), iou=0.8 + 0.001 * config.repeat)
         end = line_with_checksum(result) + line_with_checksum(End(status="complete"))
         (folder / RECORD_NAME).write_bytes(line_with_checksum(header) + lines + end)
 

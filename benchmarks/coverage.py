@@ -1,55 +1,92 @@
-"""The share of intervals that hold the truth, and the difference that 5 repeats resolve, by simulation.
+"""How often intervals hold the truth, and how often a difference is named that is none, by simulation.
 
     .venv/bin/python -m benchmarks.coverage [--studies 2000] [--table coverage] [--table null] ...
 
 Simulates the throughput of launches from noise models of known truth and passes it through the code of
 the analysis. Throughput of an epoch is exp(block + launch + epoch noise); the block is what all launches
-of one repeat have in common. Prints the percentage of studies whose 95 % interval holds the truth, the
-percentage that finds a difference, the percentage that calls a framework faster where none is, what the
-headlines name and advise then, and the false alarms of the steadiness check and of the rule for outlying
-launches. A few minutes for each table.
+of one repeat have in common. A few minutes for each table, in percent of the studies:
+  coverage   whose 95 % interval holds the truth
+  power      that find a difference; 5 repeats resolve about 3 %
+  null       that call a framework faster where none is
+  answers    whose headline names and advises what, where the truth is known
+  alarms     false alarms of the steadiness check; outliers: of the rule for outlying launches
+  adaptive   that get repeats until their intervals are narrow; by-hand, early: that are looked at before the
+             last repeat and end as soon as a framework is called faster
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from analysis.arrays import Array
 from analysis.checks import fairness_checks
 from analysis.contrast import FASTER, SUGGESTED, compare, withhold
 from analysis.findings.decide import recommend
+from analysis.findings.precision import half_widths
 from analysis.iou import iou_between_frameworks, iou_table
 from analysis.points import cost_table, summarise
 from analysis.stats import repeats_needed
 from analysis.steady import outlying_launches, run_steadiness
 from analysis.study import Study
-from benchmarks.adaptive import adaptive_lines, by_hand_lines, early_lines
-from benchmarks.simulation import (
-    NULL_CELLS,
-    SIMULATED_WORKERS,
-    SIMULATION_SEED,
-    Noise,
-    NullCell,
-    null_study,
-    simulate,
-    study_of,
-    true_throughput,
-)
 from slurm.study_folder import in_launch_order
+from tests.simulated import study_of
+from unet_scaling.study.config import FRAMEWORKS, StudyConfig
+from unet_scaling.study.repeats import (
+    ADAPTIVE_SIGNIFICANCE,
+    EARLY_SIGNIFICANCE,
+    FEWEST_ADAPTIVE_REPEATS,
+    FIXED_SIGNIFICANCE,
+    MOST_ADAPTIVE_REPEATS,
+    RepeatHistory,
+    stopping_rule,
+)
 
-Array = NDArray[np.float64]
+# The same draws in every study of a table, so that a difference between its rows is not one of luck.
+SEED = 7
 STUDIES_AT_ONCE = 500
 # Each table then takes a few minutes on one core. Where a study is looked at up to 18 times, fewer do.
 STUDIES = 2000
 STUDIES_WITH_LOOKS = 300
+WORKERS = (1, 4)
+ONE_COUNT = (4,)
 FIVE_COUNTS = (1, 2, 4, 8, 16)
-
 # Efficiency on 4 workers and how much faster native DDP is: well above the floor of 0.7, and close to it.
 TRUTHS = ((0.9, 1.0), (0.9, 1.03), (0.693, 1.0), (0.707, 1.0))
-ANSWER_COLUMNS = ("one named", "Horovod named", "use 4 workers", "do not scale out")
+ADAPTIVE_RATIO = 1.03
+# Over the noise of a pair, that of a launch times the root of 2; least is covered between 0.6 and 0.8.
+WIDTHS_OF_A_PAIR = (0.6, 0.75, 0.9)
+# The repeats at each look of a user who adds some while no framework is called faster.
+TOTALS_BY_HAND = ((5, 8, 11, 14), (3, 6, 9, 12), tuple(range(5, 15)))
+# Of these looks the table has a line, as it ends after so many at most.
+LOOKS_SHOWN = (1, 2, 4, 10)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Standard deviations of a block (repeat), of a launch and of an epoch; `shape` is that of launches."""
+
+    block: float
+    launch: float
+    epoch: float
+    epochs: int
+    shape: str = "normal"
+
+    def __str__(self) -> str:
+        parts = [f"{100 * getattr(self, name):g} % {name}" for name in ("block", "launch", "epoch")]
+        shape = "" if self.shape == "normal" else f", {self.shape}"
+        return f"{', '.join(part for part in parts if part[0:2] != '0 ')}, {self.epochs} epochs{shape}"
+
+    def launches(self, random: np.random.Generator, size: int) -> Array:
+        """Draw noise of launches of median 0: normal, Student's t of 3 degrees of freedom, or slow-downs."""
+        if self.shape == "heavy tails":
+            return np.asarray(self.launch * random.standard_t(3, size), dtype=np.float64)
+        if self.shape == "skewed":
+            return np.asarray(self.launch * (np.log(2) - random.exponential(size=size)), dtype=np.float64)
+        return random.normal(0, self.launch, size)
+
 
 MIXES = (
     Noise(0, 0.02, 0, 2),
@@ -63,209 +100,363 @@ MIXES = (
     Noise(0, 0.02, 0.02, 5, "heavy tails"),
     Noise(0, 0.02, 0.02, 5, "skewed"),
 )
+NOISES_OF_LOOKS = (Noise(0, 0.02, 0, 2), Noise(0.05, 0.05, 0.02, 5), Noise(0.02, 0.03, 0, 2, "skewed"))
 
 
-def holds(table: pd.DataFrame, name: str, truth: float) -> float:
-    """Percentage of rows whose interval holds the truth."""
-    return 100 * float(((table[f"{name}_low"] <= truth) & (truth <= table[f"{name}_high"])).mean())
+def simulate(
+    random: np.random.Generator, noise: Noise, studies: int, repeats: int, ratio: float, paired: bool = True
+) -> Study:
+    """Return many studies in one, an `options` each; perfectly linear, Horovod slower by `ratio`.
+
+    Not `paired`: native DDP alone, whose launches on 1 worker have repeats, and blocks, of their own.
+    """
+    rows = pd.MultiIndex.from_product(
+        [range(studies), FRAMEWORKS if paired else FRAMEWORKS[:1], WORKERS, range(1, repeats + 1)],
+        names=["options", "framework", "workers", "repeat"],
+    ).to_frame(index=False)
+    blocks = random.normal(0, noise.block, (studies, 2 * repeats + 1))
+    if not paired:
+        rows["repeat"] += repeats * (rows["workers"] == 1)
+    factor = np.where(rows["framework"] == "horovod", 1 / ratio, 1.0) * rows["workers"].to_numpy()
+    launch = blocks[rows["options"], rows["repeat"]] + noise.launches(random, len(rows))
+    pace = launch[:, None] + random.normal(0, noise.epoch, (len(rows), noise.epochs))
+    rows["options"] = [f"{number:05d}" for number in rows["options"]]
+    return study_of(rows, factor[:, None] * np.exp(pace))
+
+
+def steady_launches(random: np.random.Generator, size: int) -> Array:
+    """Draw 2 % of noise in each launch."""
+    return random.normal(0, 0.02, size)
+
+
+def stragglers(random: np.random.Generator, size: int) -> Array:
+    """Draw 1 % of noise, and one launch in five slowed by an exponential of 20 % on average."""
+    slowed = np.where(random.random(size) < 0.2, random.exponential(0.2, size), 0.0)
+    return random.normal(0, 0.01, size) - slowed
+
+
+def bimodal(random: np.random.Generator, size: int) -> Array:
+    """Draw 1 % of noise, and half of the launches 10 % slower."""
+    return random.normal(0, 0.01, size) - 0.1 * (random.random(size) < 0.5)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Studies in which Horovod is slower by `ratio`, and more than 1 worker have this `efficiency`.
+
+    `drift` slows the machine from the first launch of a study to the last.
+    """
+
+    name: str
+    launch: Callable[[np.random.Generator, int], Array]
+    drift: float = 0.0
+    one_after_the_other: bool = False
+    ratio: float = 1.0
+    efficiency: float = 1.0
+
+
+NULL_CELLS = (
+    Cell("2 % launch", steady_launches),
+    Cell("stragglers", stragglers),
+    Cell("bimodal", bimodal),
+    Cell("2 % launch, 10 % drift, interleaved", steady_launches, 0.10),
+    Cell("2 % launch, 10 % drift, one arm after the other", steady_launches, 0.10, True),
+)
+
+
+def launched(cell: Cell, studies: int, workers: Sequence[int], repeats: int) -> Study:
+    """Return many studies in one, an `options` each, whose runs start in the order of their launches."""
+    tables = []
+    for number in range(studies):
+        asked = {"name": "null", "workers": list(workers), "repeats": repeats, "seed": number}
+        asked["data"] = {"folder": "/data", "image_height": 32, "image_width": 32}
+        asked["training"] = {"epochs": 2, "batch_per_worker": 1}
+        configs = list(in_launch_order(StudyConfig.model_validate(asked)))
+        if cell.one_after_the_other:
+            configs.sort(key=lambda config: config.framework == "horovod")
+        names = ["framework", "workers", "repeat"]
+        table = pd.DataFrame([[getattr(config, name) for name in names] for config in configs], columns=names)
+        tables.append(table.assign(options=f"{number:05d}", place=np.arange(len(table))))
+    rows = pd.concat(tables, ignore_index=True)
+    started = pd.Timestamp("2025-01-31T12:00:00Z") + pd.to_timedelta(rows["place"], unit="min")
+    rows["started_utc"] = started.dt.strftime("%Y-%m-%dT%H:%M:%SZ")
+    pace = cell.launch(np.random.default_rng(SEED), len(rows))
+    pace += np.log1p(-cell.drift * rows["place"].to_numpy() / rows["place"].max())
+    slower = np.where(rows["framework"] == "horovod", cell.ratio, 1.0)
+    efficiency = np.where(rows["workers"] > 1, cell.efficiency, 1.0)
+    throughput = rows["workers"].to_numpy() * efficiency / slower * np.exp(pace)
+    rows = rows.assign(hosts="node", training_seconds=0.0).drop(columns="place")
+    return study_of(rows, np.repeat(throughput[:, None], 2, axis=1))
+
+
+Rows = Iterator[tuple[object, ...]]
+
+
+def coverage_rows(studies: int) -> Rows:
+    """Yield all mixes at 5 repeats, then some of them at other numbers of repeats."""
+    cases = [(noise, 5) for noise in MIXES]
+    cases += [(noise, number) for noise in (MIXES[0], MIXES[3], MIXES[7]) for number in (3, 4, 6, 7, 10, 20)]
+    cases += [(MIXES[6], number) for number in (7, 20)]
+    for noise, number in cases:
+        yield noise, number, *coverages(noise, number, studies)
 
 
 def coverages(noise: Noise, repeats: int, studies: int) -> list[float]:
     """Percent covered: point median, speed-up paired, speed-up unpaired, DDP/Horovod ratio."""
-    random = np.random.default_rng(SIMULATION_SEED)
+    random = np.random.default_rng(SEED)
+    most = WORKERS[-1]
+    # The median throughput of all possible launches: harmonic over the noise of epochs.
+    throughput = most * float(np.exp(-(noise.epoch**2) / 2 * (1 - 1 / noise.epochs)))
     shares = []
     for _ in range(max(1, studies // STUDIES_AT_ONCE)):
         size = min(studies, STUDIES_AT_ONCE)
-        study = simulate(random, noise, size, repeats, 1.03)
-        apart = simulate(random, noise, size, repeats, 1.03, paired=False)
-        paired, unpaired = (of_four_workers(each) for each in (study, apart))
-        ratios = compare(study, family=["options"])
-        shares.append([
-            holds(paired, "throughput", true_throughput(noise, SIMULATED_WORKERS[-1])),
-            holds(paired, "speedup", SIMULATED_WORKERS[-1]),
-            holds(unpaired, "speedup", SIMULATED_WORKERS[-1]),
-            holds(ratios[ratios["workers"] == SIMULATED_WORKERS[-1]], "ratio", 1.03),
-        ])  # fmt: skip
+        study, apart = (
+            simulate(random, noise, size, repeats, 1.03, paired=is_paired) for is_paired in (True, False)
+        )
+        paired, unpaired = (summarise(each) for each in (_native(study), _native(apart)))
+        held = (
+            (paired, "throughput", throughput), (paired, "speedup", most), (unpaired, "speedup", most),
+            (compare(study, family=["options"]), "ratio", 1.03),
+        )  # fmt: skip
+        shares.append([_holds(table[table["workers"] == most], name, truth) for table, name, truth in held])
     return list(np.mean(shares, axis=0))
 
 
-def of_four_workers(study: Study) -> pd.DataFrame:
-    """Return the points of native DDP on the most workers: one per simulated study."""
-    native = study.runs[study.runs["framework"] == "pytorch_native"]
-    configs = summarise(replace(study, runs=native))
-    return configs[configs["workers"] == SIMULATED_WORKERS[-1]]
+def _native(study: Study) -> Study:
+    return replace(study, runs=study.runs[study.runs["framework"] == "pytorch_native"])
 
 
-def resolved(noise: Noise, ratio: float, repeats: int, studies: int) -> float:
-    """Percentage of studies that call native DDP faster where it is, by `ratio`."""
-    study = simulate(np.random.default_rng(SIMULATION_SEED), noise, studies, repeats, ratio)
-    return 100 * float((compare(study, family=["options"])["outcome"] == "native DDP faster").mean())
+def _holds(table: pd.DataFrame, name: str, truth: float) -> float:
+    """Return the percentage of rows whose interval holds the truth."""
+    return 100 * float(((table[f"{name}_low"] <= truth) & (truth <= table[f"{name}_high"])).mean())
 
 
-def false_alarms(noise: Noise, correlation: float, runs: int) -> float:
-    """Percentage of steady runs called unsteady; `correlation` is that of neighbouring epochs."""
-    random = np.random.default_rng(SIMULATION_SEED)
-    pace = random.normal(0, noise.epoch, (runs, noise.epochs))
-    for epoch in range(1, noise.epochs):
-        pace[:, epoch] = correlation * pace[:, epoch - 1] + np.sqrt(1 - correlation**2) * pace[:, epoch]
-    rows = pd.DataFrame({"options": "", "framework": "horovod", "workers": 1, "repeat": np.arange(runs)})
-    return 100 * float((run_steadiness(study_of(rows, np.exp(pace)))["steady"] == "no").mean())
-
-
-def false_claims(study: Study, *, fairness: bool = True) -> tuple[float, float]:
-    """Percentage of studies with any "is faster", and with any "suggests that ... is faster".
-
-    Without `fairness` they are at least as many as a report claims: its checks only withhold.
-    """
-    compared = compare(study, family=["options"])
-    if fairness:
-        compared = withhold(compared, fairness_checks(study))
-    claims = [
-        compared["outcome"].isin(words).groupby(compared["options"]).any() for words in (FASTER, SUGGESTED)
-    ]
-    faster, suggested = (100 * float(each.mean()) for each in claims)
-    return faster, suggested
-
-
-def false_outliers(configs: int, launches: int, noise: float, studies: int) -> float:
-    """Percentage of launches named as outliers where all are of one noise."""
-    random = np.random.default_rng(SIMULATION_SEED)
-    named = 0
-    for _ in range(studies):
-        rows = pd.MultiIndex.from_product([range(configs), range(launches)], names=["workers", "repeat"])
-        table = rows.to_frame(index=False).assign(options="", framework="horovod")
-        study = study_of(table, np.exp(random.normal(0, noise, (len(table), 1))))
-        named += len(outlying_launches(study))
-    return 100 * named / (studies * configs * launches)
-
-
-def coverage_lines(studies: int, repeats: Sequence[int]) -> Iterator[str]:
-    """Yield the coverage table: all mixes at 5 repeats, then some of them at other numbers of repeats."""
-    yield "| noise | repeats | median | speed-up, paired | speed-up, unpaired | DDP / Horovod |"
-    yield "|---|--:|--:|--:|--:|--:|"
-    cases = [(noise, 5) for noise in MIXES]
-    cases += [(noise, number) for noise in (MIXES[0], MIXES[3], MIXES[7]) for number in repeats]
-    cases += [(MIXES[6], number) for number in (7, 20)]
-    for noise, number in cases:
-        cells = " | ".join(f"{value:.1f}" for value in coverages(noise, number, studies))
-        yield f"| {noise} | {number} | {cells} |"
-
-
-def power_lines(studies: int) -> Iterator[str]:
-    """Yield the table of how often a difference is found."""
-    yield "| noise | native DDP faster by | repeats | found in % of studies |"
-    yield "|---|--:|--:|--:|"
-    models = (
-        Noise(0, 0, 0.02, 5),
-        Noise(0, 0, 0.02, 20),
-        Noise(0.02, 0.005, 0.02, 20),
-        Noise(0, 0.02, 0, 20),
-    )
+def power_rows(studies: int) -> Rows:
+    mixes = ((0, 0, 0.02, 5), (0, 0, 0.02, 20), (0.02, 0.005, 0.02, 20), (0, 0.02, 0, 20))
+    models = [Noise(*mix) for mix in mixes]
     cases = [(noise, ratio, 5) for noise in models for ratio in (1.03, 1.005)]
     # Two launches a pair: the spread of the logarithm of their ratio is sqrt(2) times that of a launch.
     pair = np.array([-1.0, 0.0, 1.0]) * np.sqrt(2) * models[-1].launch + np.log(1.03)
     cases += [(models[-1], 1.03, number) for number in (8, int(repeats_needed(pair)), 15)]
     for noise, ratio, number in cases:
-        share = resolved(noise, ratio, number, studies)
-        yield f"| {noise} | {100 * (ratio - 1):.1f} % | {number} | {share:.1f} |"
+        study = simulate(np.random.default_rng(SEED), noise, studies, number, ratio)
+        found = compare(study, family=["options"])["outcome"] == "native DDP faster"
+        yield noise, f"{100 * (ratio - 1):.1f} %", number, 100 * found.mean()
 
 
-def alarm_lines(runs: int) -> Iterator[str]:
-    """False alarms of the steadiness check."""
-    yield "| epochs | noise of an epoch | correlation of neighbours | false alarms in % of runs |"
-    yield "|--:|--:|--:|--:|"
-    for epochs in (8, 20, 50, 200):
-        for correlation in (0.0, 0.5):
-            share = false_alarms(Noise(0, 0, 0.02, epochs), correlation, runs)
-            yield f"| {epochs} | 2 % | {correlation:g} | {share:.2f} |"
-
-
-def null_lines(studies: int) -> Iterator[str]:
-    """Yield the table of how often a framework is called faster at some worker count where none is."""
-    yield '| noise | worker counts | repeats | "is faster" in % of studies | "suggests" in % |'
-    yield "|---|--:|--:|--:|--:|"
-    one_count = SIMULATED_WORKERS[-1:]
-    for repeats, workers in ((5, one_count), (5, FIVE_COUNTS), (10, one_count), (3, one_count)):
+def null_rows(studies: int) -> Rows:
+    for repeats, workers in ((5, ONE_COUNT), (5, FIVE_COUNTS), (10, ONE_COUNT), (3, ONE_COUNT)):
         for cell in NULL_CELLS:
-            faster, suggested = false_claims(
-                null_study(cell, studies, workers, repeats, in_launch_order),
-                fairness=cell.one_after_the_other,
-            )
-            yield f"| {cell.name} | {len(workers)} | {repeats} | {faster:.1f} | {suggested:.1f} |"
+            study = launched(cell, studies, workers, repeats)
+            compared = compare(study, family=["options"])
+            # The checks of fairness only withhold: without them it is at least as many as a report claims.
+            if cell.one_after_the_other:
+                compared = withhold(compared, fairness_checks(study))
+            claims = (compared["outcome"].isin(words) for words in (FASTER, SUGGESTED))
+            shares = (100 * claim.groupby(compared["options"]).any().mean() for claim in claims)
+            yield cell.name, len(workers), repeats, *shares
 
 
-def simulated_answers(cell: NullCell, studies: int, repeats: int) -> pd.DataFrame:
-    """Return the kind of answer and the framework named alone of each study; every IoU is kept."""
-    study = null_study(cell, studies, SIMULATED_WORKERS, repeats, in_launch_order)
-    # The seed of a repeat decides most of an IoU.
-    by_seed = 0.8 + 0.01 * np.sin(study.runs["repeat"].to_numpy(dtype=np.float64))
-    noise = np.random.default_rng(SIMULATION_SEED).normal(0, 0.002, len(by_seed))
-    study = replace(study, runs=study.runs.assign(iou=by_seed + noise, test_images=100.0))
-    compared, between = compare(study, family=["options"]), iou_between_frameworks(study)
-    found = recommend(study, summarise(study), compared, iou_table(study), between, cost_table(study))
-    return pd.DataFrame([{"kind": each.kind, "framework": each.framework} for each in found])
-
-
-def answer_lines(studies: int) -> Iterator[str]:
-    """Yield the table of what headlines name and advise, where the truth is known."""
-    columns = ("noise", "repeats", "efficiency on 4", "native DDP faster by", *ANSWER_COLUMNS)
-    yield f"| {' | '.join(columns)} |"
-    yield f"|---{'|--:' * (len(columns) - 1)}|"
+def answer_rows(studies: int) -> Rows:
     for repeats in (3, 5):
         for cell in NULL_CELLS[:3]:
             for efficiency, ratio in TRUTHS:
-                true = replace(cell, efficiency=efficiency, ratio=ratio)
-                answers = simulated_answers(true, studies, repeats)
-                shares = (
-                    answers["framework"].notna(),
-                    answers["framework"] == "horovod",
-                    answers["kind"] == "scale",
-                    answers["kind"] == "stay",
-                )
-                cells = " | ".join(f"{100 * float(share.mean()):.1f}" for share in shares)
-                truth = f"{efficiency:.3f} | {100 * (ratio - 1):.0f} %"
-                yield f"| {cell.name} | {repeats} | {truth} | {cells} |"
+                study = launched(replace(cell, efficiency=efficiency, ratio=ratio), studies, WORKERS, repeats)
+                # The seed of a repeat decides most of an IoU; every IoU is kept.
+                by_seed = 0.8 + 0.01 * np.sin(study.runs["repeat"].to_numpy(dtype=np.float64))
+                iou = by_seed + np.random.default_rng(SEED).normal(0, 0.002, len(by_seed))
+                study = replace(study, runs=study.runs.assign(iou=iou, test_images=100.0))
+                compared, between = compare(study, family=["options"]), iou_between_frameworks(study)
+                tables = (summarise(study), compared, iou_table(study), between, cost_table(study))
+                found = [(each.framework, each.kind) for each in recommend(study, *tables)]
+                named = (framework is not None for framework, _ in found)
+                horovod = (framework == "horovod" for framework, _ in found)
+                kinds = ((kind == wanted for _, kind in found) for wanted in ("scale", "stay"))
+                shares = (100 * float(np.mean([*of])) for of in (named, horovod, *kinds))
+                truth = (f"{efficiency:.3f}", f"{100 * (ratio - 1):.0f} %")
+                yield cell.name, repeats, *truth, *shares
 
 
-def outlier_lines(studies: int) -> Iterator[str]:
-    """False names of outlying launches."""
-    yield "| points | launches of each | noise of a launch | named in % of launches |"
-    yield "|--:|--:|--:|--:|"
-    for configs, launches in ((1, 5), (4, 3), (4, 5), (10, 5)):
+def alarm_rows(studies: int) -> Rows:
+    """Yield the percentage of steady runs called unsteady; `correlation` is that of neighbouring epochs."""
+    runs = 10 * studies
+    rows = pd.DataFrame({"options": "", "framework": "horovod", "workers": 1, "repeat": np.arange(runs)})
+    for epochs in (8, 20, 50, 200):
+        for correlation in (0.0, 0.5):
+            pace = np.random.default_rng(SEED).normal(0, 0.02, (runs, epochs))
+            for epoch in range(1, epochs):
+                fresh = np.sqrt(1 - correlation**2) * pace[:, epoch]
+                pace[:, epoch] = correlation * pace[:, epoch - 1] + fresh
+            unsteady = run_steadiness(study_of(rows, np.exp(pace)))["steady"] == "no"
+            yield epochs, "2 %", f"{correlation:g}", f"{100 * unsteady.mean():.2f}"
+
+
+def outlier_rows(studies: int) -> Rows:
+    """Yield the percentage of launches named as outliers where all are of one noise."""
+    for points, launches in ((1, 5), (4, 3), (4, 5), (10, 5)):
+        product = pd.MultiIndex.from_product([range(points), range(launches)], names=["workers", "repeat"])
+        rows = product.to_frame(index=False).assign(options="", framework="horovod")
         for noise in (0.02, 0.05, 0.1, 0.2):
-            share = false_outliers(configs, launches, noise, studies)
-            yield f"| {configs} | {launches} | {100 * noise:g} % | {share:.2f} |"
+            random = np.random.default_rng(SEED)
+            drawn = (np.exp(random.normal(0, noise, (len(rows), 1))) for _ in range(studies))
+            named = sum(len(outlying_launches(study_of(rows, each))) for each in drawn)
+            share = 100 * named / (studies * points * launches)
+            yield points, launches, f"{100 * noise:g} %", f"{share:.2f}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is so when studies end: percent of intervals that hold the truth, of studies that call a framework
+    faster, or suggest it; and the mean of their repeats.
+    """
+
+    covered: float
+    claimed: float
+    repeats: float
+
+
+def looks(
+    study: Study, totals: Sequence[int], significances: Sequence[float], truth: float, narrow: float = 0.0
+) -> pd.DataFrame:
+    """Return what each simulated study, an `options` of `study`, shows after each of these totals of repeats.
+
+    Columns: options, look, repeats, holds (its interval holds the truth), claimed (at any worker count),
+    widest (half the width of its widest interval over the ratio). One row per study, look and worker count.
+    Nobody looks again at studies whose intervals are all as `narrow` as this.
+    """
+    tables = []
+    runs = study.runs
+    for look, (total, significance) in enumerate(zip(totals, significances, strict=True), start=1):
+        so_far = replace(study, runs=runs[runs["repeat"] <= total], significance=significance)
+        compared = compare(so_far, family=["options"])
+        by_study = compared["options"]
+        claims = compared["outcome"].isin([*FASTER, *SUGGESTED])
+        seen = pd.DataFrame({
+            "options": by_study, "look": look, "repeats": total,
+            "holds": compared["ratio_low"].le(truth) & compared["ratio_high"].ge(truth),
+            "claimed": claims.groupby(by_study).transform("any"),
+            "widest": half_widths(compared).groupby(by_study).transform("max"),
+        })  # fmt: skip
+        tables.append(seen)
+        runs = runs[~runs["options"].isin(seen.loc[seen["widest"] <= narrow, "options"])]
+        if runs.empty:
+            break
+    return pd.concat(tables)
+
+
+def ended(seen: pd.DataFrame, ends: "pd.Series[bool]") -> Outcome:
+    """Return what is so at the first look of each study that `ends` it; its last one does in any case."""
+    last = seen["look"] == seen.groupby("options")["look"].transform("max")
+    possible = seen[ends | last]
+    rows = possible[possible["look"] == possible.groupby("options")["look"].transform("min")]
+    studies = rows.groupby("options")[["claimed", "repeats"]].first()
+    means = (100 * rows["holds"].mean(), 100 * studies["claimed"].mean(), studies["repeats"].mean())
+    return Outcome(*map(float, means))
+
+
+def with_all_repeats(noise: Noise, studies: int, workers: Sequence[int], ratio: float) -> Study:
+    """Return studies with all the repeats that they may need, at these worker counts."""
+    study = simulate(np.random.default_rng(SEED), noise, studies, MOST_ADAPTIVE_REPEATS, ratio)
+    return replace(study, runs=study.runs[study.runs["workers"].isin(workers)])
+
+
+def adaptive_rows(studies: int) -> Rows:
+    """Yield studies that end as soon as their intervals are narrow, at 95 % and corrected."""
+    totals = range(FEWEST_ADAPTIVE_REPEATS, MOST_ADAPTIVE_REPEATS + 1)
+    for noise in NOISES_OF_LOOKS:
+        for workers in (ONE_COUNT, WORKERS):
+            study = with_all_repeats(noise, studies, workers, ADAPTIVE_RATIO)
+            widths = [width * np.sqrt(2) * noise.launch for width in WIDTHS_OF_A_PAIR]
+            seen = [
+                looks(study, totals, [significance] * len(totals), ADAPTIVE_RATIO, min(widths))
+                for significance in (FIXED_SIGNIFICANCE, ADAPTIVE_SIGNIFICANCE)
+            ]
+            for asked in widths:
+                fixed, corrected = (ended(each, each["widest"] <= asked) for each in seen)
+                cells = (fixed.covered, fixed.repeats, corrected.covered, corrected.repeats)
+                yield noise, len(workers), f"{100 * asked:.1f} %", *cells
+
+
+def by_hand_rows(studies: int) -> Rows:
+    """Yield studies without a difference that end as soon as a framework is called faster."""
+    usual, *others = NOISES_OF_LOOKS
+    cases = [(usual, workers, totals) for workers in (ONE_COUNT, WORKERS) for totals in TOTALS_BY_HAND]
+    cases += [(noise, ONE_COUNT, TOTALS_BY_HAND[0]) for noise in others]
+    for noise, workers, totals in cases:
+        study = with_all_repeats(noise, studies, workers, 1.0)
+        histories = (RepeatHistory(by_hand=before) for before in range(len(totals)))
+        corrected = [stopping_rule(None, history).significance for history in histories]
+        seen = [looks(study, totals, rule, 1.0) for rule in ([FIXED_SIGNIFICANCE] * len(totals), corrected)]
+        for number in [number for number in LOOKS_SHOWN if number <= len(totals)]:
+            parts = [each[each["look"] <= number] for each in seen]
+            outcomes = [ended(each, each["claimed"]) for each in parts]
+            cells = [cell for each in outcomes for cell in (each.covered, each.claimed)]
+            yield noise, len(workers), ", ".join(map(str, totals[:number])), *cells
+
+
+def early_rows(studies: int) -> Rows:
+    """Yield studies without a difference that are looked at after each repeat from 3 on."""
+    for repeats in (10, 20):
+        totals = range(FEWEST_ADAPTIVE_REPEATS, repeats + 1)
+        study = with_all_repeats(NOISES_OF_LOOKS[0], studies, ONE_COUNT, 1.0)
+        rules = (
+            [*[early] * (len(totals) - 1), FIXED_SIGNIFICANCE]
+            for early in (FIXED_SIGNIFICANCE, EARLY_SIGNIFICANCE)
+        )
+        seen = (looks(study, totals, rule, 1.0) for rule in rules)
+        yield repeats, *(ended(each, each["claimed"]).claimed for each in seen)
+
+
+# Columns and rows of each table; how many studies it takes.
+TABLES: Mapping[str, tuple[str, Callable[[int], Rows], int]] = {
+    "coverage": (
+        "noise | repeats | median | speed-up, paired | speed-up, unpaired | DDP / Horovod",
+        coverage_rows, STUDIES,
+    ),
+    "power": ("noise | native DDP faster by | repeats | found in % of studies", power_rows, STUDIES),
+    "null": (
+        'noise | worker counts | repeats | "is faster" in % of studies | "suggests" in %',
+        null_rows, STUDIES,
+    ),
+    "answers": (
+        "noise | repeats | efficiency on 4 | native DDP faster by | one named | Horovod named | "
+        "use 4 workers | do not scale out", answer_rows, STUDIES,
+    ),
+    "alarms": (
+        "epochs | noise of an epoch | correlation of neighbours | false alarms in % of runs",
+        alarm_rows, STUDIES,
+    ),
+    "outliers": (
+        "points | launches of each | noise of a launch | named in % of launches", outlier_rows, STUDIES,
+    ),
+    "adaptive": (
+        "noise | worker counts | asked | 95 % intervals | repeats | 98 % intervals | repeats",
+        adaptive_rows, STUDIES_WITH_LOOKS,
+    ),
+    "by-hand": (
+        "noise | worker counts | repeats | 95 % at each look | claims | corrected | claims",
+        by_hand_rows, STUDIES_WITH_LOOKS,
+    ),
+    "early": (
+        "repeats asked for | 95 % at each look | corrected before the last repeat",
+        early_rows, STUDIES_WITH_LOOKS,
+    ),
+}  # fmt: skip
 
 
 def main() -> None:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
-    parser.add_argument(
-        "--studies",
-        type=int,
-        help=f"simulated for each row (default: {STUDIES}, of tables with many looks {STUDIES_WITH_LOOKS})",
-    )
-    names = (
-        "coverage", "power", "null", "answers", "alarms", "outliers", "adaptive", "by-hand", "early",
-    )  # fmt: skip
-    parser.add_argument("--table", action="append", choices=names, help="only these; default: all")
+    about = f"simulated for each row (default: {STUDIES}, of tables with many looks {STUDIES_WITH_LOOKS})"
+    parser.add_argument("--studies", type=int, help=about)
+    parser.add_argument("--table", action="append", choices=TABLES, help="only these; default: all")
     options = parser.parse_args()
-    studies = options.studies or STUDIES
-    with_looks = options.studies or STUDIES_WITH_LOOKS
-    tables = {
-        "coverage": lambda: coverage_lines(studies, (3, 4, 6, 7, 10, 20)),
-        "power": lambda: power_lines(studies),
-        "null": lambda: null_lines(studies),
-        "answers": lambda: answer_lines(studies),
-        "alarms": lambda: alarm_lines(10 * studies),
-        "outliers": lambda: outlier_lines(studies),
-        "adaptive": lambda: adaptive_lines(with_looks),
-        "by-hand": lambda: by_hand_lines(with_looks),
-        "early": lambda: early_lines(with_looks),
-    }
-    for name in options.table or names:
-        for line in tables[name]():
-            print(line, flush=True)
+    for name in options.table or TABLES:
+        columns, rows, studies = TABLES[name]
+        print(f"| {columns} |\n|{'--:|' * (1 + columns.count(' | '))}", flush=True)
+        for row in rows(options.studies or studies):
+            cells = [f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in row]
+            print(f"| {' | '.join(cells)} |", flush=True)
         print()
 
 

@@ -36,9 +36,9 @@ from analysis.load import load_study
 from analysis.report.assemble import make_report
 from analysis.report.exports import summary_json
 from analysis.stats import share_interval
-from benchmarks.records import digest, header_of, result_of
-from benchmarks.scenes import make_run_folder
 from slurm.study_folder import in_launch_order
+from tests.records import digest, make_header, make_result, make_workers
+from tests.studies import make_run
 from unet_scaling.study.config import ALL_FRAMEWORKS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.files import write_json_with_checksum
 from unet_scaling.study.measurements import PHASE_COLUMNS, Budget, CpuFacts
@@ -112,30 +112,23 @@ def write_study(folder: Path, cell: Cell, number: int) -> None:
         epochs = _epochs(config, np.exp(pace), slower / efficiency - 1, random)
         header = _header(config, begun)
         iou = iou_of_seed[config.repeat] + LAUNCH_IOU_NOISE * _luck(*_training_of(config))
-        result = result_of(header, epochs, float(iou))
+        result = make_result(header, epochs, float(iou))
         weights = {"weights_sha256": digest(f"{_training_of(config)}")}
         _write_run(folder / config.run, header, epochs, result.model_copy(update=weights))
         begun += timedelta(seconds=PAUSE_SECONDS + sum(epoch.seconds for epoch in epochs))
 
 
 def _write_run(folder: Path, header: Header, epochs: Sequence[Epoch], result: Result) -> None:
-    make_run_folder(folder, header.config)
+    make_run(folder, header.config)
     lines = [header, *epochs, result, End(status="complete")]
     (folder / RECORD_NAME).write_bytes(b"".join(map(line_with_checksum, lines)))
 
 
 def _header(config: RunConfig, begun: datetime) -> Header:
-    header = header_of(config, IMAGES)
-    workers = [
-        worker.model_copy(update={"environment": {"OMP_NUM_THREADS": "1"}, "allocator": {}})
-        for worker in header.workers
-    ]
-    known = {
-        "workers": workers,
-        "gradient_bytes": 1_948_580,
-        "started_utc": begun.isoformat(timespec="seconds"),
-    }
-    return header.model_copy(update=known)
+    known = {"environment": {"OMP_NUM_THREADS": "1"}, "allocator": {}}
+    workers = [worker.model_copy(update=known) for worker in make_workers(config.workers)]
+    started = begun.isoformat(timespec="seconds")
+    return make_header(config, workers=workers, train_images=IMAGES, started_utc=started)
 
 
 def _epochs(config: RunConfig, pace: float, lost: float, random: np.random.Generator) -> list[Epoch]:
