@@ -37,9 +37,7 @@ SbatchOption = Annotated[
     AfterValidator(free_option),
 ]
 Variable = Annotated[
-    str,
-    StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]*$"),
-    Allowed("a name of capital letters, digits and _"),
+    str, StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]*$"), Allowed("a name of capital letters, digits and _")
 ]
 Word = Annotated[
     str,

@@ -165,8 +165,8 @@ def test_a_dry_run_estimates_from_complete_runs_of_the_same_points(done: tuple[P
         (["--force", "horovod-w01-r7"], "has no such run; it has horovod-w01-r1"),
         (["--set", "training.epochs=3", "--set", "training.epochs=4"], "training.epochs is given twice"),
         (["--set", "name=other", "--name", "third"], "name is given twice"),
-        (["--set", "training.epochs=1"], "training.epochs: found 1; the first epoch warms up"),
-        (["--set", "training.epochs=[0,1]"], "use 2 or more, or 0 to evaluate only"),
+        (["--set", "training.epochs=1"], "training.epochs: found 1, which only warms up"),
+        (["--set", "training.epochs=[0,1]"], "allowed: 2 or more, or 0"),
         (["--set", "workers.first=1"], "workers is no table"),
     ],
 )
@@ -194,7 +194,7 @@ def test_refuses_options_that_it_would_have_to_ignore(
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (["--set", "training.epochs=1"], 2, "training.epochs: found 1; the first epoch warms up"),
+        (["--set", "training.epochs=1"], 2, "training.epochs: found 1, which only warms up"),
         (["--name", "mine"], 2, "--name: the demo has its own folder"),
     ],
 )

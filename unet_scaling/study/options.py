@@ -262,9 +262,7 @@ class SaliencyOptions(StrictModel):
         "there are fewer than workers",
     )
     images: Count | None = Field(
-        None,
-        description="so many of the test images, in their order; default: all",
-        examples=[8],
+        None, description="so many of the test images, in their order; default: all", examples=[8]
     )
     curve_steps: int = Field(
         20,
