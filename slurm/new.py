@@ -15,10 +15,10 @@ from slurm.scheduler import Slurm, UnreachableError
 from unet_scaling.data.checking import check_folder, sample_folder
 from unet_scaling.data.folder import MANIFEST_NAME, find_pairs, read_manifest, write_manifest
 from unet_scaling.data.order import count_test_images
-from unet_scaling.study.config import FRAMEWORKS, PROJECT
+from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.keys import as_toml
-from unet_scaling.study.options import Criteria, Data, Model, Training
+from unet_scaling.study.options import Data, Model, Training
 from unet_scaling.study.texts import count
 
 # A batch is never suggested larger than the default.
@@ -60,15 +60,6 @@ def file_text(schema: Path, title: str, choices: Iterable[Choice], folder: Path)
             table = own
         lines += ["", f"# {choice.why}", f"{name} = {as_toml(choice.value)}"]
     return "\n".join(lines) + "\n"
-
-
-def launch_choices(workers: Sequence[int], why_workers: str, repeats: int) -> list[Choice]:
-    """Return the keys of a study that stand above its tables."""
-    return [
-        Choice("frameworks", list(FRAMEWORKS), "each with every worker count"),
-        Choice("workers", list(workers), why_workers),
-        Choice("repeats", repeats, "launches of each point; intervals need at least 3, and narrow with more"),
-    ]
 
 
 def image_choices(
@@ -115,24 +106,6 @@ def image_choices(
         why = f"one pass gives {most_workers} workers fewer than {FEWEST_STEPS_PER_EPOCH} steps"
         choices.append(Choice("data.passes_per_epoch", passes, why))
     return choices, batch
-
-
-def training_choices(batch: int, epochs: int) -> list[Choice]:
-    """Return the keys of the training. Raises UserError where it could time nothing."""
-    if epochs < 2:
-        raise UserError(f"--epochs: found {epochs}; allowed: 2 or more, since the first warms up")
-    return [
-        Choice("training.batch_per_worker", batch, "samples of one worker in one step"),
-        Choice("training.epochs", epochs, "the first is not timed; for the score take as many as it needs"),
-    ]
-
-
-def criteria_choices() -> list[Choice]:
-    usual = Criteria()
-    return [
-        Choice("criteria.iou_margin", usual.iou_margin, "a larger drop of IoU counts as a loss"),
-        Choice("criteria.efficiency_floor", usual.efficiency_floor, "below it, no more workers are advised"),
-    ]
 
 
 def suggested_size(height: int, width: int) -> tuple[int, int]:

@@ -6,7 +6,6 @@ python -m slurm.reference --write   write the keys between their marks in the pa
 
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -69,28 +68,22 @@ def page_with_keys(page: str) -> str:
 
 def key_sections() -> str:
     """Return the keys of every kind of file as Markdown, a table for each of their tables."""
-    return "\n".join(line for kind in file_kinds() for line in _sections(kind))
-
-
-def _sections(kind: FileKind) -> Iterator[str]:
-    yield from (f"## Keys of a {kind.name} file", "")
-    for table, entries in kind.tables().items():
-        if table:
-            axes = " Each key may be an axis." if table in kind.axes else ""
-            yield from (f"### `[{table}]`", "", f"{kind.about(table)}{axes}", "")
-        yield from ("| key | meaning | allowed | default | example |", "|---|---|---|---|---|")
-        yield from map(_row, entries)
-        yield ""
+    lines: list[str] = []
+    for kind in file_kinds():
+        lines += [f"## Keys of a {kind.name} file", ""]
+        for table, entries in kind.tables().items():
+            if table:
+                axes = " Each key may be an axis." if table in kind.axes else ""
+                lines += [f"### `[{table}]`", "", f"{kind.about(table)}{axes}", ""]
+            lines += ["| key | meaning | allowed | default | example |", "|---|---|---|---|---|"]
+            lines += [*map(_row, entries), ""]
+    return "\n".join(lines)
 
 
 def _row(key: Key) -> str:
-    cells = (f"`{key.name}`", key.meaning, key.allowed, _default(key), f"`{key.example}`")
+    default = "required" if key.required else key.default or ""  # empty where the meaning tells it
+    cells = (f"`{key.name}`", key.meaning, key.allowed, default, f"`{key.example}`")
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def _default(key: Key) -> str:
-    """Return the default of a key as the reference shows it; empty where the meaning tells it."""
-    return "required" if key.required else key.default or ""
 
 
 def schema(kind: FileKind) -> str:
@@ -116,14 +109,14 @@ def _without_noise(content: object) -> Any:  # noqa: ANN401  (the same kind of J
     }
 
 
-def write_reference() -> None:
+def main() -> None:
+    if "--write" not in sys.argv:
+        print(key_sections())
+        return
     REFERENCE_PAGE.write_text(page_with_keys(REFERENCE_PAGE.read_text()))
     for kind in file_kinds():
         kind.schema_path.write_text(schema(kind))
 
 
 if __name__ == "__main__":
-    if "--write" in sys.argv:
-        write_reference()
-    else:
-        print(key_sections())
+    main()

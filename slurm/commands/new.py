@@ -15,18 +15,16 @@ from slurm.new import (
     Choice,
     ask_slurm,
     cluster_choices,
-    criteria_choices,
     file_text,
     image_choices,
-    launch_choices,
-    training_choices,
     worker_counts,
 )
 from slurm.reference import file_kinds
 from unet_scaling.data.folder import NAMES_HELP
 from unet_scaling.study.command_line import PASTED, CommandLine, launch_command
-from unet_scaling.study.config import PLAIN_NAME, StudyConfig
+from unet_scaling.study.config import FRAMEWORKS, PLAIN_NAME, StudyConfig
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.options import Criteria
 from unet_scaling.study.study_file import read_study
 from unet_scaling.study.texts import count
 from unet_scaling.study.validation import positive, setting
@@ -126,6 +124,8 @@ def _require_sound(arguments: argparse.Namespace) -> None:
         raise UserError("--task: its data are its own; leave --data, --foreground and --names out")
     if not arguments.task and not arguments.data:
         raise UserError("--data FOLDER: name the folder that holds images/ and masks/; see unet-scaling data")
+    if arguments.epochs < 2:
+        raise UserError(f"--epochs: found {arguments.epochs}; allowed: 2 or more, since the first warms up")
     if arguments.option and not arguments.task:
         raise UserError("--option: only with --task FILE.py, which is handed these options")
     if arguments.time and not re.fullmatch(TIME_LIMIT_PATTERN, arguments.time):
@@ -135,18 +135,33 @@ def _require_sound(arguments: argparse.Namespace) -> None:
 
 def _study(arguments: argparse.Namespace, workers: Sequence[int], why_workers: str) -> list[Choice]:
     """Return the keys of the study; the images are read."""
-    launched = launch_choices(workers, why_workers, arguments.repeats)
+    data: list[Choice] = []
+    batch = LARGEST_BATCH
     if arguments.task:
-        file = Choice("task.file", os.path.relpath(arguments.task, arguments.into), "relative to this file")
-        options = [Choice("task.options", dict(arguments.option), "as asked for; a list is an axis")]
-        handed = [file, *(options if arguments.option else [])]
-        return [*launched, *training_choices(arguments.batch or LARGEST_BATCH, arguments.epochs), *handed]
-    manifest = Path(arguments.into) / f"{arguments.name}.manifest.json"
-    data, batch = image_choices(
-        arguments.data.expanduser(), arguments.foreground, arguments.names, manifest, max(workers)
-    )
-    trained = training_choices(arguments.batch or batch, arguments.epochs)
-    return [*launched, *data, *trained, *criteria_choices()]
+        file = os.path.relpath(arguments.task, arguments.into)
+        own = [Choice("task.file", file, "relative to this file")]
+        if arguments.option:
+            own.append(Choice("task.options", dict(arguments.option), "as asked for; a list is an axis"))
+    else:
+        manifest = arguments.into / f"{arguments.name}.manifest.json"
+        folder = arguments.data.expanduser()
+        data, batch = image_choices(folder, arguments.foreground, arguments.names, manifest, max(workers))
+        floor = Criteria().efficiency_floor
+        own = [
+            Choice("criteria.iou_margin", Criteria().iou_margin, "a larger drop of IoU counts as a loss"),
+            Choice("criteria.efficiency_floor", floor, "below it, no more workers are advised"),
+        ]
+    few = "launches of each point; intervals need at least 3, and narrow with more"
+    timed = "the first is not timed; for the score take as many as it needs"
+    return [
+        Choice("frameworks", list(FRAMEWORKS), "each with every worker count"),
+        Choice("workers", list(workers), why_workers),
+        Choice("repeats", arguments.repeats, few),
+        *data,
+        Choice("training.batch_per_worker", arguments.batch or batch, "samples of one worker in one step"),
+        Choice("training.epochs", arguments.epochs, timed),
+        *own,
+    ]
 
 
 def _write_new(path: Path, text: str) -> None:

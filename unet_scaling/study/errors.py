@@ -130,19 +130,14 @@ def run_worker(main: Callable[[], int | None]) -> None:
     try:
         code = _exit_code(main)
     except SystemExit as leaving:
-        code = _code_of(leaving)
+        given = leaving.code or EXIT_OK
+        code = given if isinstance(given, int) else EXIT_BUG
+        if code is not given:  # as Python does, print what was given in place of a code
+            print(given, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
         code = EXIT_BUG
     leave(code)
-
-
-def _code_of(leaving: SystemExit) -> int:
-    """Return the code that Python would end with; as it does, print what was given in place of a code."""
-    if leaving.code is None or isinstance(leaving.code, int):
-        return leaving.code or EXIT_OK
-    print(leaving.code, file=sys.stderr)
-    return EXIT_BUG
 
 
 def leave(code: int) -> NoReturn:
@@ -177,13 +172,10 @@ def _wait_until_read(descriptors: Sequence[int]) -> None:
     """Wait until the launcher has read what was written to pipes: at an abort it drops what it has not."""
     give_up = time.monotonic() + LONGEST_READ_SECONDS
     for pipe in descriptors:
-        while stat.S_ISFIFO(os.fstat(pipe).st_mode) and _unread_bytes(pipe) and time.monotonic() < give_up:
+        while stat.S_ISFIFO(os.fstat(pipe).st_mode) and time.monotonic() < give_up:
+            if not any(fcntl.ioctl(pipe, termios.FIONREAD, bytes(INT_BYTES))):  # nothing is unread
+                break
             time.sleep(READ_LOOK_SECONDS)
-
-
-def _unread_bytes(pipe: int) -> int:
-    """Return how many bytes of a pipe nobody has read yet."""
-    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(INT_BYTES)), sys.byteorder)
 
 
 def _abort_launch(descriptor: int, code: int) -> None:

@@ -40,10 +40,7 @@ class TaskOptions(StrictModel):
     """What is trained: the built-in U-Net, or what a Python file defines (docs/your_model.md)."""
 
     file: str | None = Field(
-        None,
-        description="Python file with model, data, loss and score, relative to the study file; default: the "
-        "built-in U-Net",
-        examples=["my_task.py"],
+        None, description="Python file, relative to this one; default: the U-Net", examples=["my_task.py"]
     )
     sha256: SkipJsonSchema[Digest | None] = Field(None, description="of that file as the study was read")
     options: dict[str, Scalar | list[Scalar]] = Field(
@@ -52,14 +49,10 @@ class TaskOptions(StrictModel):
         examples=[{"width": [16, 32]}],
     )
     find_unused_parameters: bool = Field(
-        False,
-        description="allow passes that do not use every parameter of that file's model: each gets a gradient "
-        "of zero from them",
+        False, description="allow parameters that a pass does not use: it gives them a gradient of 0"
     )
     loss_is_mean: bool = Field(
-        True,
-        description="false keeps a loss that is no mean over the samples, such as Dice over a batch: N "
-        "workers then train another loss than 1, and the report says so",
+        True, description="false keeps a loss that is no mean over the samples, which the report then says"
     )
 
     def __hash__(self) -> int:
@@ -74,16 +67,14 @@ class Data(StrictModel):
         description="folder with images/ and masks/ paired by stem", examples=["$WORK/images"]
     )
     manifest: str | None = Field(
-        None,
-        description="manifest of that folder; default: manifest.json in it",
-        examples=["$HOME/images.json"],
+        None, description="default: manifest.json in that folder", examples=["$HOME/images.json"]
     )
     image_height: PixelCount = Field(description="pixels after resizing", examples=[768])
     image_width: PixelCount = Field(description="pixels after resizing", examples=[1024])
     channels: Literal[1, 3] = Field(1, description="1 converts to grey, 3 to colour")
     foreground: str = Field(
         "nonzero",
-        description="mask values that are foreground: 'nonzero', values such as '255' or '1,2', or '>127'",
+        description="mask values: 'nonzero', some such as '255' or '1,2', or '>127'",
         examples=["255"],
     )
     intensity: Literal["dtype", "image"] = Field(
@@ -115,8 +106,8 @@ class Data(StrictModel):
     def _processes_have_something_to_decode(self) -> Self:
         if self.loader_workers and self.loading != "decode":
             raise ValueError(
-                f"data.loader_workers = {self.loader_workers} decodes ahead, but data.loading ="
-                f" {self.loading!r} decodes once; use loading = 'decode' or loader_workers = 0"
+                f"data.loader_workers: found {self.loader_workers}; allowed: 0, as loading = "
+                f"{self.loading!r} decodes once; or use loading = 'decode'"
             )
         return self
 
@@ -156,9 +147,7 @@ class Training(StrictModel):
     batch_per_worker: Count = Field(16, description="images of one forward pass on one worker")
     accumulate: Count = Field(1, description="forward passes per optimizer step", examples=[2])
     plays: Count | None = Field(
-        None,
-        description="train exactly as so many workers, for their IoU and not for speed; default: workers",
-        examples=[14],
+        None, description="train as so many workers, for IoU and not speed; default: workers", examples=[14]
     )
     learning_rate: float = Field(
         1e-3, ge=LOWEST_RATE, le=HIGHEST_RATE, description="of one worker, before scaling"
@@ -182,15 +171,10 @@ class Training(StrictModel):
     )
     budget: Literal["on", "off"] = Field("on", description="record where the time of each step went")
     compute_profile: Literal["on", "off"] = Field(
-        "off",
-        description="of a run on 1 worker: record when each gradient is ready, for emulated workers",
-        examples=["off"],
+        "off", description="on 1 worker: record when gradients are ready, for emulated ones", examples=["off"]
     )
     noise_scale_every: CountOrZero | Literal["auto"] = Field(
-        "auto",
-        description="no effect any more: played workers (`plays`) give the IoU itself; kept so that older "
-        "studies and records can be read",
-        examples=[0],
+        "auto", description="no effect any more: `plays` gives the IoU itself", examples=[0]
     )
     evaluate_every: CountOrZero = Field(
         0, description="epochs between evaluations; 0: only after the last", examples=[5]
@@ -202,10 +186,7 @@ class Training(StrictModel):
         None, description="cores used per worker; default: every core the launcher bound", examples=[8]
     )
     checkpoint_minutes: float = Field(
-        10,
-        ge=0,
-        le=YEAR_MINUTES,
-        description="minutes of training between two checkpoints; 0: only when told to stop",
+        10, ge=0, le=YEAR_MINUTES, description="between two checkpoints; 0: only when told to stop"
     )
     shared_devices: bool = Field(
         False, description="let workers share a device or cores; for trials, never compared"
@@ -222,8 +203,7 @@ class Emulation(StrictModel):
 
     compute: str | None = Field(
         None,
-        description="run folder with a compute.json, or a profile as TOML, by which the workers wait; "
-        "default: they compute",
+        description="run folder with a compute.json, or a profile as TOML; default: workers compute",
         examples=["logs/first/pytorch_native-w01-r1"],
     )
     data: Literal["replayed", "real"] = Field(
@@ -251,24 +231,17 @@ class SaliencyOptions(StrictModel):
     )
     stride: PixelCount = Field(20, description="pixels from one window or radial to the next")
     fill: Literal["black", "mean"] = Field(
-        "black",
-        description="what hidden pixels become: black, as xaitk has it, or the mean colour of the image, "
-        "which hides dark objects, too",
+        "black", description="hidden pixels become black, or the mean colour, which hides dark objects, too"
     )
     batch: Count = Field(16, description="masked images of one forward pass")
     split: Literal["auto", "images", "masks"] = Field(
-        "auto",
-        description="what the workers share out: whole images, or the masks of each; auto: images, unless "
-        "there are fewer than workers",
+        "auto", description="what workers share out; auto: images, unless there are fewer than workers"
     )
     images: Count | None = Field(
-        None, description="so many of the test images, in their order; default: all", examples=[8]
+        None, description="so many test images, from the first; default: all", examples=[8]
     )
     curve_steps: int = Field(
-        20,
-        ge=0,
-        le=MOST_CURVE_STEPS,
-        description="steps of the deletion and insertion curves of each map; 0: no curves",
+        20, ge=0, le=MOST_CURVE_STEPS, description="steps of the deletion and insertion curves; 0: no curves"
     )
     untrained_check: CountOrZero = Field(
         4, description="so many of the images are explained with freshly drawn weights, too"
@@ -337,18 +310,15 @@ class Criteria(StrictModel):
     """The acceptance criteria of the analysis; none of them changes how a run trains."""
 
     iou_margin: float = Field(
-        0.01,
-        gt=0,
-        lt=1,
-        description="largest IoU drop that is accepted; where a task has another score, called score_margin",
+        0.01, gt=0, lt=1, description="largest IoU drop accepted; of another score: score_margin"
     )
     efficiency_floor: float = Field(0.7, gt=0, le=1, description="least efficiency worth its workers")
     target_iou: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="to which time and cost are counted; default: what every run on 1 worker reaches, less "
-        "the margin; where a task has another score, called target_score",
+        description="to which time and cost are counted; default: what all runs on 1 worker reach, less the "
+        "margin; of another score: target_score",
         examples=[0.75],
     )
 
