@@ -114,6 +114,7 @@ ON_PAIRS = (
             folder / "a"
         ),
     ),
+    Attack("B with other torch", in_b(header(versions=lambda found: found.versions | {"torch": "2.14.0"}))),
     Attack("B with another allocator", in_b(workers(allocator={"LD_PRELOAD": "libjemalloc.so.2"}))),
     Attack("B over another transport", in_b(header(transport={"backend": "mpi"}))),
     Attack("B with half the gradient bytes", in_b(header(gradient_bytes=honest.GRADIENT_BYTES // 2))),

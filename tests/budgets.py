@@ -57,17 +57,16 @@ def write_budget_run(
     probe: Probe | None = None,
     facts: Sequence[WorkerFacts] | None = None,
     budget: str | None = "on",
-    options: Mapping[str, Mapping[str, Any]] | None = None,
-    label: str = "",
     about: Mapping[str, object] | None = None,
     stalled: Mapping[int, Steps] | None = None,
+    **named: Any,
 ) -> Path:
     """Write a run whose steps take this long, times `pace`. `budget` None: none could be known.
 
-    `about` replaces fields of the header; `stalled` the steps of these epochs.
+    `about` replaces fields of the header; `stalled` the steps of these epochs; `named` are options and label.
     """
     each = steps or Steps()
-    point = make_point(framework, workers, repeat, options=options, label=label)
+    point = make_point(framework, workers, repeat, **named)
     images = STEPS * workers * point.training.batch_per_worker * point.training.accumulate
     epochs = [
         _epoch(
@@ -82,9 +81,7 @@ def write_budget_run(
     ]
     header = {"workers": list(facts or make_workers(workers, cores_each=each.cores)), **(about or {})}
     measured = Measured(epochs, probe)
-    return write_run(
-        folder, framework, workers, repeat, options=options, label=label, header=header, measured=measured
-    )
+    return write_run(folder, framework, workers, repeat, header=header, measured=measured, **named)
 
 
 def make_probe(latency: float = 1e-4, bandwidth: float = 1e9) -> Probe:

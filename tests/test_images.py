@@ -127,7 +127,7 @@ def damaged(content: bytes, flips: list[tuple[float, int]], kept: float, other: 
 SHARE = st.floats(0, 1)
 
 
-@settings(max_examples=800)
+@settings(max_examples=300)
 @given(
     st.sampled_from(ENCODINGS),
     st.booleans(),

@@ -2,10 +2,13 @@
 
 import io
 import json
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ import pytest
 from rich.console import Console
 
 from analysis.contrast import compare
+from analysis.findings import precision
 from analysis.findings.precision import half_widths, widest
 from analysis.load import load_study
 from analysis.report.assemble import make_report
@@ -40,6 +44,19 @@ STUDY: dict[str, Any] = {
     "data": {"folder": "/data", "image_height": 32, "image_width": 32},
     "training": {"epochs": 3},
 }
+
+
+@pytest.fixture(autouse=True)
+def _ask_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What says whether a study goes on is a program, which test_quiet.py starts; here it is called."""
+
+    def run(command: Sequence[str], **_: object) -> SimpleNamespace:
+        monkeypatch.setattr(sys, "argv", command[2:])
+        with redirect_stdout(io.StringIO()) as answer:
+            precision.main()
+        return SimpleNamespace(returncode=0, stdout=answer.getvalue())
+
+    monkeypatch.setattr("slurm.more_repeats.subprocess", SimpleNamespace(run=run))
 
 
 def test_until_is_a_precision_with_a_cap() -> None:

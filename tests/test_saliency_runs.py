@@ -160,6 +160,7 @@ def test_training_is_followed_by_maps_in_one_run(images: Path, tmp_path: Path) -
     assert not list((tmp_path / "run").glob("checkpoint-*"))
 
 
+@pytest.mark.verify
 def test_images_without_a_prediction_are_named_and_the_run_is_complete(images: Path, tmp_path: Path) -> None:
     """One image is shared out by its masks, since a worker would else have none."""
     config = explained_point(images, None, workers=2, method="rise", images=1, untrained_check=1)

@@ -27,7 +27,7 @@ from tests.studies import TINY_STUDY
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.record import read_record
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.verify]
 
 CONTROLS_PATH = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 CONGESTION_CONTROLS = CONTROLS_PATH.read_text() if CONTROLS_PATH.exists() else ""
@@ -94,7 +94,6 @@ def test_each_task_gets_its_own_gpus(virtual_cluster: VirtualCluster) -> None:
     assert both.split()[2] == "0,1"
 
 
-@pytest.mark.verify
 def test_a_study_on_this_machine_starts_inside_a_task_of_slurm(
     virtual_cluster: VirtualCluster, images: Path, tmp_path: Path
 ) -> None:

@@ -84,6 +84,5 @@ def test_an_installed_command_trains_and_reports_in_any_folder(wheel: Path, tmp_
     assert command("explain", "training.epochs")
     command("report", "logs/tiny")
     assert (work / "logs" / "tiny" / "report" / "report.html").is_file()
-    command("compare", "logs/tiny", "logs/tiny")
     written = {path.suffix for path in (tmp_path / "site").rglob("*") if path.is_file()}
     assert ".jsonl" not in written
