@@ -9,7 +9,6 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.nn import SyncBatchNorm
 from torch.optim import Optimizer
 
-from unet_scaling.explain.explain import explain
 from unet_scaling.group.device import start_worker
 from unet_scaling.group.group import Group
 from unet_scaling.group.rendezvous import announce_group, hold_until_exit, rendezvous, require_all_workers
@@ -20,7 +19,7 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import run_worker
 from unet_scaling.task.loading import load_task
 from unet_scaling.training import Step, build_model, build_optimizer
-from unet_scaling.training_loop import train_epochs
+from unet_scaling.training_loop import explain, train_epochs
 
 
 def join_group(config: RunConfig) -> Group:

@@ -8,7 +8,6 @@ from horovod.torch import SyncBatchNorm
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unet_scaling.explain.explain import explain
 from unet_scaling.group.device import start_worker
 from unet_scaling.group.group import Group
 from unet_scaling.group.horovod_controller import horovod_transport
@@ -20,7 +19,7 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import run_worker
 from unet_scaling.task.loading import load_task
 from unet_scaling.training import Step, build_model, build_optimizer
-from unet_scaling.training_loop import train_epochs
+from unet_scaling.training_loop import explain, train_epochs
 
 
 def join_group(config: RunConfig) -> Group:

@@ -10,7 +10,6 @@ from slurm.after_run import is_to_be_repeated, may_be_tried_again
 from slurm.batch import SCRIPT_NAME, BatchJob, write_script
 from slurm.cancellation import Cancellation
 from slurm.cluster import Cluster, geometry
-from slurm.doctor import require_sound_launch
 from slurm.estimate import KnownSeconds, ProbedSpeed, TimeEstimate, cluster_cost, require_within
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.preflight import check_before_submission, refused_shapes, unverified_inputs
@@ -20,6 +19,7 @@ from slurm.states import RunStatus, new_token, read_submissions, study_statuses,
 from slurm.study_folder import StudyFolder, in_launch_order, open_study_folder
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_RESUME, EXIT_USAGE, UserError
+from unet_scaling.study.optional_parts import optional_part
 from unet_scaling.study.run_state import ACTIVE, SUBMITTABLE
 
 DRY_RUN_TOKEN = "dry-run"  # noqa: S105, the name of a job
@@ -152,6 +152,8 @@ class Submitter:
         check_before_submission(self.cluster, configs)
         self._require_affordable(configs)
         if self.cluster.doctor and not self._has_had_jobs():
+            with optional_part("doctor = true"):
+                from slurm.doctor import require_sound_launch
             workers = max(config.workers for config in configs)
             require_sound_launch(self.cluster, workers, self.folder.path.parent, self.console)
         for run in wanted:

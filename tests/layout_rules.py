@@ -44,6 +44,16 @@ ORDERS = {
         ("compare",),
     ),
 }
+# Folders that may be taken away: nothing outside of them imports them as a module is loaded, but for the
+# command of the launch doctor, which needs both of its modules.
+OPTIONAL_PARTS = {
+    "unet_scaling.emulation": (),
+    "unet_scaling.explain": (),
+    "unet_scaling.profile": (),
+    "unet_scaling.record": (),
+    "unet_scaling.doctor": ("slurm/doctor.py", "slurm/commands/doctor.py"),
+    "slurm.virtual": (),
+}
 # Each of these is imported only in the twins that adapt it; the wrappers adopt a group of torch's.
 # A callback has to be of a class of Lightning.
 FRAMEWORK_FILES = {
@@ -122,6 +132,20 @@ def importing(forbidden: dict[str, tuple[str, ...]]) -> list[str]:
         for module in modules(folder)
         for other in others
         if module.imports_module(other)
+    ]
+
+
+def optional_parts_are_imported_late() -> list[str]:
+    """No module outside of an optional part imports it at its top level."""
+    return [
+        f"{module.file} imports {part}"
+        for part, own_files in OPTIONAL_PARTS.items()
+        for module in product()
+        if not f"{module.name}.".startswith(f"{part}.") and module.file not in own_files
+        for node in module.tree.body
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        for name in (getattr(node, "module", None), *(alias.name for alias in node.names))
+        if f"{name}.".startswith(f"{part}.")
     ]
 
 
@@ -270,6 +294,7 @@ RULES: Sequence[Callable[[], list[str]]] = (
     folder_order,
     nothing_points_upward,
     tests_without_benchmarks,
+    optional_parts_are_imported_late,
     frameworks_in_one_file_each,
     libraries_in_their_folders,
     no_cycles,

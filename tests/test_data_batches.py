@@ -97,7 +97,7 @@ def test_too_few_images_for_one_step_are_refused_before_training(
 def test_the_refusal_names_the_largest_numbers_that_would_do() -> None:
     with pytest.raises(UserError) as caught:
         require_enough(100, workers=16, batch=8, accumulate=1)
-    assert refused(caught, 65, "128 images", "has 100", "at most 12 workers", "at most 6 with 16 workers")
+    assert refused(caught, 65, "128 images", "has 100", "at most 12 workers", "batch_per_worker of at most 6")
     require_enough(100, workers=12, batch=8, accumulate=1)
     require_enough(100, workers=16, batch=6, accumulate=1)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from tests.data_folders import blob, cut, make_folder, noise, refused, save
 from unet_scaling.data.__main__ import main
@@ -92,15 +91,6 @@ def test_check_lists_all_problems_with_their_paths_and_leaves_the_manifest_alone
     assert (tmp_path / "manifest.json").read_bytes() == before
 
 
-def test_a_long_list_is_cut_with_a_count(data: Command, tmp_path: Path) -> None:
-    make_folder(tmp_path, count=60)
-    for mask in (tmp_path / "masks").iterdir():
-        mask.write_bytes(b"")
-    _, _, errors = data("check", tmp_path)
-    assert "60 problems" in errors
-    assert errors.count("/masks/") == 50
-
-
 def test_values_are_judged_over_the_whole_data_set_by_all_their_bits(tmp_path: Path) -> None:
     make_folder(tmp_path)
     save(tmp_path / "masks" / "p2.png", blob(value=1))
@@ -116,14 +106,6 @@ def test_values_are_judged_over_the_whole_data_set_by_all_their_bits(tmp_path: P
     assert check_folder(tmp_path, ">256").pairs[0].foreground_pixels == 1
     with pytest.raises(UserError, match="no mask has a foreground pixel"):
         check_folder(tmp_path, ">600")
-
-
-def test_many_values_are_not_all_listed(tmp_path: Path) -> None:
-    make_folder(tmp_path, count=1, height=64, width=64)
-    save(tmp_path / "masks" / "p0.png", Image.fromarray(noise(64, 64)).convert("RGBA"))
-    pair = check_folder(tmp_path, ">127").pairs[0]
-    assert pair.mask.mode == "RGBA 8 bit"
-    assert (pair.mask_values, pair.mask_value_count) == (list(range(16)), 256)
 
 
 def test_a_manifest_identifies_the_data_wherever_they_are(folder: Path, tmp_path: Path) -> None:
@@ -248,13 +230,6 @@ def test_make_refuses_a_folder_in_use_and_never_suggests_to_remove_it(
     assert str(tmp_path) in errors
     assert "remove" not in errors
     assert contents(tmp_path) == before
-
-
-@pytest.mark.parametrize(("key", "value"), [("count", 0), ("height", -1), ("seed", -1)])
-def test_impossible_parameters_name_the_option(data: Command, tmp_path: Path, key: str, value: int) -> None:
-    code, _, errors = data("make", tmp_path, f"--{key}={value}")
-    assert (code, f"--{key}: found {value}" in errors) == (2, True)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_wrong_usage_and_unwritable_places_end_with_2(data: Command, tmp_path: Path) -> None:

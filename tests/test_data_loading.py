@@ -16,19 +16,19 @@ from tests.faults import FLIPPED_VARIABLE, STEPS, Fault, attempt, checkpoints, f
 from tests.studies import make_images, make_point
 from unet_scaling.data.batches import ImageBatch, ImageData
 from unet_scaling.data.folder import read_manifest
-from unet_scaling.data.loader import load_data
 from unet_scaling.data.prefetch import Prefetcher
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure.phases import NO_CLOCK
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
+from unet_scaling.task.unet import UNetTask
 
 # Signalled in the first epoch, which goes on; over in the middle of the second.
 STOPPED_WHILE_LOADING = """
 import os, signal, sys
 from pathlib import Path
 from tests.studies import make_point
-from unet_scaling.data.loader import load_data
+from unet_scaling.task.unet import UNetTask
 from unet_scaling.group.group import single_worker
 from unet_scaling.group.identity import STOP_SIGNALS
 from unet_scaling.measure.phases import NO_CLOCK
@@ -37,7 +37,7 @@ if __name__ == "__main__":
     for number in STOP_SIGNALS:
         signal.signal(number, lambda *_: None)
     point = make_point(Path(sys.argv[1]), loading="decode", loader_workers=2)
-    data = load_data(point, single_worker())
+    data = UNetTask(point).load_data(single_worker())
     steps = data.steps(0, NO_CLOCK)
     next(next(steps))
     for number in STOP_SIGNALS:
@@ -49,7 +49,7 @@ if __name__ == "__main__":
 
 def batches(images: Path, **options: Any) -> list[ImageBatch]:
     """All batches of two epochs; the first epoch is begun once before, as the warm-up step does."""
-    data = load_data(make_point(images, accumulate=2, **options), single_worker())
+    data = UNetTask(make_point(images, accumulate=2, **options)).load_data(single_worker())
     list(next(data.steps(0, NO_CLOCK)))
     return [batch for epoch in (0, 1) for step in data.steps(epoch, NO_CLOCK) for batch in step]
 
@@ -71,7 +71,7 @@ def test_every_way_of_loading_brings_the_same_batches(options: dict[str, Any], i
 
 def test_an_image_that_cannot_be_decoded_is_bad_data_in_any_process(tmp_path: Path) -> None:
     folder = make_images(tmp_path / "images", count=6)
-    data = load_data(make_point(folder, loading="decode"), single_worker())
+    data = UNetTask(make_point(folder, loading="decode")).load_data(single_worker())
     (folder / "images" / "003.png").write_bytes(b"nothing")
     with pytest.raises(UserError, match=r"003\.png") as caught:
         list(Prefetcher(data.source, 1).batches(np.array([[1, 2], [3, 4]])))
@@ -97,7 +97,7 @@ def test_decoding_refuses_a_changed_file_before_training(part: str, tmp_path: Pa
     else:
         change(folder / part)
     with pytest.raises(UserError, match=r"003\.png: has changed") as caught:
-        load_data(make_point(folder, loading="decode"), single_worker())
+        UNetTask(make_point(folder, loading="decode")).load_data(single_worker())
     assert caught.value.exit_code == EXIT_BAD_DATA
 
 
@@ -108,7 +108,7 @@ def test_files_that_change_while_a_run_lasts_are_named(
     """Seen by the times of their last change, which no program sets back, and by their content at the end."""
     monkeypatch.setenv("UNET_SCALING_CACHE", str(tmp_path / "cache"))
     folder = make_images(tmp_path / "images", count=6)
-    verification = load_data(make_point(folder, loading=loading), single_worker()).verification
+    verification = UNetTask(make_point(folder, loading=loading)).load_data(single_worker()).verification
     verification.verify_changed()
     place = folder if loading == "decode" else tmp_path / "cache"
     changed = next(place.rglob("003.png" if loading == "decode" else "images.npy"))
@@ -123,7 +123,7 @@ def test_files_that_change_while_a_run_lasts_are_named(
 
 def test_a_file_that_is_gone_is_no_changed_file(tmp_path: Path) -> None:
     folder = make_images(tmp_path / "images", count=6)
-    verification = load_data(make_point(folder, loading="decode"), single_worker()).verification
+    verification = UNetTask(make_point(folder, loading="decode")).load_data(single_worker()).verification
     (folder / "images" / "001.png").unlink()
     with pytest.raises(UserError, match=r"001\.png") as caught:
         verification.verify_all()
@@ -135,7 +135,7 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ImageData:
     """Decoded images of a run that has begun."""
     monkeypatch.setenv("UNET_SCALING_CACHE", str(tmp_path / "cache"))
     folder = make_images(tmp_path / "images", count=12)
-    return load_data(make_point(folder, loading="cache"), single_worker())
+    return UNetTask(make_point(folder, loading="cache")).load_data(single_worker())
 
 
 def test_a_cache_removed_while_it_is_in_use_still_serves(cached: ImageData, tmp_path: Path) -> None:

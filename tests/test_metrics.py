@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchmetrics.classification import BinaryF1Score, BinaryJaccardIndex
 
-from unet_scaling.task.unet import PixelCounts, count_pixels, mean_image_iou, total_counts
+from unet_scaling.task.unet import PixelCounts, count_pixels, mean_image_iou
 
 
 def random_case(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -18,7 +18,8 @@ def random_case(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("seed", range(5))
 def test_agrees_with_torchmetrics(seed: int) -> None:
     logits, masks = random_case(seed)
-    counts = total_counts(torch.stack([count_pixels(*pair) for pair in zip(logits, masks, strict=True)]))
+    of_images = torch.stack([count_pixels(*pair) for pair in zip(logits, masks, strict=True)])
+    counts = PixelCounts(*of_images.sum(dim=0).tolist())
     assert sum(dataclasses.astuple(counts)) == masks.numel()
     assert counts.iou == pytest.approx(BinaryJaccardIndex()(logits.sigmoid(), masks.int()).item(), rel=1e-6)
     assert counts.dice == pytest.approx(BinaryF1Score()(logits.sigmoid(), masks.int()).item(), rel=1e-6)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from tests.studies import make_point
 from tests.trained import TrainedRuns
 from tests.xaitk_maps import explained_point, initial_network, map_maker, xaitk_map
-from unet_scaling.explain import explain, masks
+from unet_scaling import training_loop
+from unet_scaling.explain import masks
 from unet_scaling.explain.checks import MapChecks, trial_of, untrained
 from unet_scaling.explain.maps import MapFiles, MapMaker, PhaseSeconds, image_names, make_maps
 from unet_scaling.explain.masks import MaskStore, Weighting, mask_chunks, method_of
@@ -97,23 +98,19 @@ def test_every_byte_is_as_xaitk_makes_it(
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("height", "width"), [(33, 47), (5, 3)])
-def test_masks_are_xaitks_own_made_in_parts_in_memory_or_in_a_file(
+def test_masks_are_xaitks_own_made_and_read_in_parts(
     method: str, height: int, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(masks, "MADE_AT_A_TIME_BYTES", 7 * height * width * 4)
-    options = few_masks(method=method)
-    kept = stored(options, height, width)
-    monkeypatch.setattr(masks, "KEPT_BYTES", 0)
     monkeypatch.setattr(masks, "READ_BYTES", 5 * height * width * 4)
-    in_file = stored(options, height, width)
-    assert (kept._file is None, in_file._file is None) == (True, False)
+    options = few_masks(method=method)
+    store = stored(options, height, width)
     expected = of_xaitk(options, height, width)
-    for store in (kept, in_file):
-        found = np.array(list(store))
-        assert (found.dtype, found.shape) == (expected.dtype, (store.count, height, width))
-        assert np.array_equal(found, expected)
-        assert np.array_equal(np.array(list(store.rows(1, 3))), expected[:, 1:3])
-        assert np.array_equal(store.read(2, 999, 1), expected[2:, 1:])
+    found = np.array(list(store))
+    assert (found.dtype, found.shape) == (expected.dtype, (store.count, height, width))
+    assert np.array_equal(found, expected)
+    assert np.array_equal(np.array(list(store.rows(1, 3))), expected[:, 1:3])
+    assert np.array_equal(store.read(2, 999, 1), expected[2:, 1:])
 
 
 @pytest.fixture
@@ -148,9 +145,8 @@ def write_map(folder: Path) -> None:
     ],
 )
 def test_a_disk_that_is_full_is_named_with_the_cure_and_leaves_no_map(
-    write: Callable[[Path], None], place: str, cure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write: Callable[[Path], None], place: str, cure: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(masks, "KEPT_BYTES", 3000)
     with pytest.raises(UserError) as refused:
         write(tmp_path)
     assert refused.value.exit_code == EXIT_BUG
@@ -299,12 +295,6 @@ def test_an_image_that_has_no_map_says_so(
     assert set(entry.pictures) == {"image", "truth"}
 
 
-def test_cells_of_random_orders_are_those_of_the_masks(images: Path) -> None:
-    assert trial_of(explained_point(images, None, method="rise", curve_steps=2)).cell == (8, 8)
-    assert trial_of(explained_point(images, None, method="sliding_window", window=5)).cell == (5, 5)
-    assert trial_of(explained_point(images, None, method="rise")).shares == ()
-
-
 def test_an_untrained_network_is_drawn_anew_and_leaves_the_other_alone(
     images: Path, weights: Path, tmp_path: Path
 ) -> None:
@@ -351,8 +341,10 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "xaitk_saliency", None)
+    for name in ("run", "maps", "masks"):
+        monkeypatch.delitem(sys.modules, f"unet_scaling.explain.{name}", raising=False)
     with pytest.raises(UserError, match=r"environment/install\.sh --with xaitk") as refused:
-        single_worker().run_on_all(explain._require_package)
+        single_worker().run_on_all(training_loop._import_saliency)
     assert refused.value.exit_code == 2
 
 

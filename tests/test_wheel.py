@@ -1,6 +1,7 @@
-"""What pip installs works outside of a clone: the wheel holds all that the commands read."""
+"""What pip installs works outside of a clone, and without its optional parts, but for what asks for them."""
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm.processes import mpiexec_program
+from tests.layout_rules import OPTIONAL_PARTS
 from tests.studies import TINY_STUDY, make_images
 from unet_scaling.interpreter import CODE_FOLDER
 from unet_scaling.study.errors import UserError
@@ -32,18 +34,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             copy = folder / "source" / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes((CODE_FOLDER / name).read_bytes())
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-build-isolation",
-        "--no-deps",
-        "-q",
-        "-w",
-        str(folder),
-    ]
-    subprocess.run([*command, str(folder / "source")], check=True)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "-q", "-w"]
+    subprocess.run([*command, str(folder), str(folder / "source")], check=True)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -57,28 +49,55 @@ def test_the_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
     assert wanted - set(zipfile.ZipFile(wheel).namelist()) == set()
 
 
-def test_an_installed_command_trains_and_reports_in_any_folder(wheel: Path, tmp_path: Path) -> None:
+# Ask for a part that is not there: a run with saliency maps, and an emulated one.
+EXPLAIN = """
+from types import SimpleNamespace as Names
+from unet_scaling.group.group import single_worker
+from unet_scaling.study.errors import run_program
+from unet_scaling.training_loop import explain
+run_program(lambda: explain(Names(config=Names(is_explained=True)), None, None, single_worker(), None))
+"""
+EMULATE = """
+from pathlib import Path
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import run_program
+from unet_scaling.task.loading import load_task
+config = RunConfig.model_validate_json(next(Path("logs/tiny").glob("*/config.json")).read_text())
+emulation = config.emulation.model_copy(update={"compute": "v100_like"})
+run_program(lambda: load_task(config.model_copy(update={"emulation": emulation})).build_model(None))
+"""
+
+
+def test_an_installed_command_trains_and_reports_in_any_folder_without_its_optional_parts(
+    wheel: Path, tmp_path: Path
+) -> None:
     try:
         mpiexec_program()
     except UserError as error:
         pytest.skip(str(error))
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    for part in OPTIONAL_PARTS:
+        shutil.rmtree(tmp_path / "site" / part.replace(".", "/"))
     packages = os.pathsep.join([str(tmp_path / "site"), sysconfig.get_path("purelib")])
     work = tmp_path / "work"
     make_images(work / "data", 12)
     (work / "tiny.toml").write_text(TINY_STUDY.format(data="data", workers=[1], epochs=2))
 
-    def command(*words: str) -> str:
-        """Call the command by the site folder alone: -S leaves out .pth files, and so the clone."""
-        program = [sys.executable, "-S", "-P", "-m", "unet_scaling", *words]
-        done = subprocess.run(
-            program, cwd=work, env=os.environ | {"PYTHONPATH": packages}, capture_output=True, text=True,
-            check=False,
+    def python(*words: str) -> subprocess.CompletedProcess[str]:
+        """Run Python by the site folder alone: -S leaves out .pth files, and so the clone."""
+        return subprocess.run(
+            [sys.executable, "-S", "-P", *words], cwd=work, env=os.environ | {"PYTHONPATH": packages},
+            capture_output=True, text=True, check=False,
         )  # fmt: skip
+
+    def command(*words: str) -> str:
+        done = python("-m", "unet_scaling", *words)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    assert "usage: unet-scaling" in command("--help")
     assert command("--version").split()[-1] in wheel.name
+    command("check", "tiny.toml", "--only-files")
     assert "tiny" in command("run", "tiny.toml")
     assert "2 complete" in command("status", "tiny")
     assert command("explain", "training.epochs")
@@ -86,3 +105,12 @@ def test_an_installed_command_trains_and_reports_in_any_folder(wheel: Path, tmp_
     assert (work / "logs" / "tiny" / "report" / "report.html").is_file()
     written = {path.suffix for path in (tmp_path / "site").rglob("*") if path.is_file()}
     assert ".jsonl" not in written
+    for words, asked_by, part in (
+        (("-m", "unet_scaling", "profile", "tiny.toml"), "unet-scaling profile", "profile"),
+        (("-m", "unet_scaling", "doctor", "--local"), "unet-scaling doctor", "doctor"),
+        (("-c", EXPLAIN), "saliency.method", "explain"),
+        (("-c", EMULATE), "emulation.compute", "emulation"),
+    ):
+        done = python(*words)
+        assert done.stderr == f"error: {asked_by} needs unet_scaling/{part}, which this checkout lacks\n"
+        assert done.returncode == 2

@@ -12,6 +12,7 @@ from typing import Any
 from unet_scaling.interpreter import CODE_FOLDER, IS_CLONE
 from unet_scaling.study.command_line import COMMAND
 from unet_scaling.study.errors import EXIT_OK, EXIT_USAGE, UserError, exit_codes_text
+from unet_scaling.study.optional_parts import optional_part
 from unet_scaling.study.texts import did_you_mean
 
 # The module of each, and what it does.
@@ -62,7 +63,8 @@ def main() -> int | None:
 def module_of(name: str) -> Any:  # noqa: ANN401  (a module, each with a `main` of its own)
     """Return the module of this subcommand; raises UserError with the nearest for an unknown one."""
     if name in SUBCOMMANDS:
-        return importlib.import_module(SUBCOMMANDS[name][0])
+        with optional_part(f"{COMMAND} {name}"):
+            return importlib.import_module(SUBCOMMANDS[name][0])
     hint = did_you_mean(name, SUBCOMMANDS)
     if name.endswith(".toml"):
         hint = f"did you mean {COMMAND} run {name}, or submit? "

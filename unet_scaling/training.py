@@ -17,7 +17,6 @@ from torch.optim import Optimizer
 
 from unet_scaling.data.batches import RunData
 from unet_scaling.data.prefetch import Batch
-from unet_scaling.emulation import EmulatedAdam
 from unet_scaling.group.allocator import keep_memory
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.phases import NO_CLOCK, Clock
@@ -33,6 +32,7 @@ from unet_scaling.run.weights import load_weights
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.measurements import Phase
+from unet_scaling.study.optional_parts import optional_part
 from unet_scaling.task.task import Task
 from unet_scaling.task.weights import with_zero_gradients
 
@@ -139,6 +139,8 @@ def build_optimizer(task: Task, model: nn.Module) -> Optimizer:
     Raises UserError for one that not all frameworks would take in the same way.
     """
     if task.config.is_emulated:
+        with optional_part("emulation.compute"):
+            from unet_scaling.emulation.worker import EmulatedAdam
         return EmulatedAdam(task.parameters(model), lr=learning_rate(task.config, 0), fused=True)
     optimizer = task.optimizer(model)
     groups = optimizer.param_groups

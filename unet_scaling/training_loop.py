@@ -17,6 +17,7 @@ from unet_scaling.run.safe_points import Position, SafePoints
 from unet_scaling.run.training_state import Trained, leaving_no_trace, require_unchanged, state_digests
 from unet_scaling.run.weights import weights_sha256
 from unet_scaling.study.errors import EXIT_DIVERGED, UserError
+from unet_scaling.study.optional_parts import optional_part
 from unet_scaling.study.progress import progress
 from unet_scaling.study.record_lines import Epoch, Evaluated, Evaluation
 from unet_scaling.task.task import Task
@@ -123,6 +124,23 @@ def evaluate(task: Task, model: nn.Module, data: RunData, group: Group, epochs: 
         weights_sha256=weights_sha256(model),
     )
     return task.result(counts, evaluated)
+
+
+def explain(task: Task, model: nn.Module, data: RunData, group: Group, record: Recorder) -> None:
+    """Make, check and record the saliency maps that the study asks for, if it asks for any.
+
+    Raises UserError on every worker alike where xaitk-saliency is not installed, and what making maps raises.
+    """
+    if task.config.is_explained:
+        group.run_on_all(_import_saliency)
+        from unet_scaling.explain.run import explain_run
+
+        explain_run(task.config, model, data, group, record)
+
+
+def _import_saliency() -> None:
+    with optional_part("saliency.method", "xaitk"):
+        import unet_scaling.explain.run  # noqa: F401
 
 
 def average_buffers(model: nn.Module, group: Group) -> None:

@@ -44,6 +44,7 @@ CACHE_FORMAT = 4
 ARRAYS = ("images.npy", "masks.npy", "boxes.npy")
 FACTS_NAME = "cache.json"
 BUILDING_PREFIX = ".building-"
+CURE_OF_DISK = "set UNET_SCALING_CACHE to a folder on a disk with space"
 # No build takes a day: an older one belongs to a process that was killed.
 ABANDONED_SECONDS = 24 * 3600
 # Of the memory of a GPU that is free before the model is built; the rest is for training.
@@ -83,10 +84,8 @@ class ResidentImages:
         needed = cached.images.nbytes + cached.masks.nbytes
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else np.inf
         if needed > LARGEST_SHARE * free:
-            raise UserError(
-                f"data.loading = 'device': the images take {needed / 2**20:.0f} MiB, {free / 2**20:.0f} MiB"
-                f" of {device} are free, of which {LARGEST_SHARE:.0%} may be used; use 'cache'"
-            )
+            found = f"the images take {needed / 2**20:.0f} MiB, over half of the {free / 2**20:.0f} MiB free"
+            raise UserError(f"data.loading = 'device': {found} on {device}; use 'cache'")
         self._device = device
         self._images = torch.from_numpy(np.array(cached.images)).to(device)
         self._masks = torch.from_numpy(np.array(cached.masks)).to(device)
@@ -112,7 +111,7 @@ def cache_path(manifest: Manifest, data: Data, cache_root: Path) -> Path:
     return cache_root / hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _ingredients(manifest: Manifest, data: Data) -> dict[str, str | int]:
+def _ingredients(manifest: Manifest, data: Data) -> dict[str, Any]:
     """Return everything that a pixel of the cache depends on."""
     return {
         "cache_format": CACHE_FORMAT,
@@ -148,36 +147,28 @@ def build_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) 
         needed = len(manifest.pairs) * pair_bytes(data)
         free = shutil.disk_usage(cache_root).free
         if free < needed:
-            raise UserError(
-                f"{cache_root}: the decoded images take {needed / 2**20:.0f} MiB, {free / 2**20:.0f} MiB are"
-                " free; set UNET_SCALING_CACHE to a folder on a disk with space, or data.loading = 'decode'"
-            )
+            sizes = f"the decoded images take {needed / 2**20:.0f} MiB, {free / 2**20:.0f} MiB are free"
+            raise UserError(f"{cache_root}: {sizes}; {CURE_OF_DISK}, or data.loading = 'decode'")
         _build(manifest, folder, data, cache)
     except OSError as error:
-        raise UserError(
-            f"{cache_root}: the decoded images cannot be kept here ({error.strerror});"
-            " set UNET_SCALING_CACHE to a folder on a disk with space"
-        ) from None
+        raise cannot_be_kept(cache_root, error) from None
     return cache
+
+
+def cannot_be_kept(cache_root: Path, error: OSError) -> UserError:
+    return UserError(f"{cache_root}: cannot keep decoded images ({error.strerror}); {CURE_OF_DISK}")
 
 
 def _require_undamaged(cache: Path) -> None:
     """Raise UserError (65) unless the arrays are those that were written."""
     problem = "the arrays do not match their checksums"
     try:
-        if _facts(cache)["arrays"] == _digests(cache):
+        facts: Any = read_json_with_checksum(cache / FACTS_NAME)
+        if facts["arrays"] == _digests(cache):
             return
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         problem = str(error)
     raise UserError(f"{cache}: the cache is damaged ({problem}); rename it", EXIT_BAD_DATA)
-
-
-def _facts(cache: Path) -> dict[str, Any]:
-    """Return what the cache was made from. Raises OSError, and ValueError for a damaged file."""
-    facts = read_json_with_checksum(cache / FACTS_NAME)
-    if not isinstance(facts, dict):
-        raise ValueError(f"{FACTS_NAME} holds no facts")
-    return facts
 
 
 def _digests(cache: Path) -> dict[str, str]:
@@ -206,7 +197,10 @@ def _build(manifest: Manifest, folder: Path, data: Data, cache: Path) -> None:
         _write_arrays(manifest, folder, data, building)
         facts = _ingredients(manifest, data) | {"arrays": _digests(building)}
         write_json_with_checksum(building / FACTS_NAME, facts)
-        _rename_unless_there(building, cache)
+        building.rename(cache)
+    except OSError:
+        if not cache.is_dir():  # else another process was faster, and its cache is equal
+            raise
     finally:
         shutil.rmtree(building, ignore_errors=True)
 
@@ -222,14 +216,6 @@ def _write_arrays(manifest: Manifest, folder: Path, data: Data, building: Path) 
             images.write(image.tobytes())
             masks.write(np.packbits(mask, axis=-1).tobytes())
     np.save(building / "boxes.npy", padding_boxes(manifest, data))
-
-
-def _rename_unless_there(building: Path, cache: Path) -> None:
-    try:
-        building.rename(cache)
-    except OSError:
-        if not cache.is_dir():  # else another process was faster, and its cache is equal
-            raise
 
 
 @contextmanager
@@ -258,15 +244,13 @@ def open_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) -
     try:
         cached = CachedImages.map(cache)
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"{cache}: no sound cache of {folder} ({error}); rename it to build it again", EXIT_BAD_DATA
-        ) from None
+        cure = "rename it to build it again"
+        raise UserError(f"{cache}: no sound cache of {folder} ({error}); {cure}", EXIT_BAD_DATA) from None
     expected = [*_shapes(manifest, data), (len(manifest.pairs), 4)]
     shapes = [array.shape for array in (cached.images, cached.masks, cached.boxes)]
     if shapes != expected or not np.array_equal(cached.boxes, padding_boxes(manifest, data)):
-        raise UserError(
-            f"{cache}: the cache has shapes {shapes} instead of {expected}; rename it", EXIT_BAD_DATA
-        )
+        found = f"the cache has shapes {shapes} instead of {expected}"
+        raise UserError(f"{cache}: {found}; rename it", EXIT_BAD_DATA)
     return cached
 
 
@@ -278,8 +262,8 @@ def verification_of_cache(cache: Path, index: int, count: int) -> Verification:
     cure = f"remove {cache} to have it built again"
     paths = [cache / name for name in ARRAYS]
     try:
-        arrays = _facts(cache)["arrays"]
-        digests = {cache / name: arrays[name] for name in ARRAYS[index::count]}
+        facts: Any = read_json_with_checksum(cache / FACTS_NAME)
+        digests = {cache / name: facts["arrays"][name] for name in ARRAYS[index::count]}
         return Verification(digests, cure, paths)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{cache}: the cache is damaged ({error}); {cure}", EXIT_BAD_DATA) from None

@@ -62,16 +62,12 @@ def load_pair(folder: Path, data: Data, pair: PairEntry, verified: bool = False)
     """
     contents = read_pair(folder, pair)
     if verified:
-        for path, content, entry in zip(
-            pair_paths(folder, pair), contents, (pair.image, pair.mask), strict=True
-        ):
+        paths = pair_paths(folder, pair)
+        for path, content, entry in zip(paths, contents, (pair.image, pair.mask), strict=True):
             digest = hashlib.sha256(content).hexdigest()
             if digest != entry.sha256:
-                raise UserError(
-                    f"{path}: changed since the manifest was made (SHA-256 {digest[:12]}..., there"
-                    f" {entry.sha256[:12]}...); run {check_command(folder)}",
-                    EXIT_BAD_DATA,
-                )
+                found = f"changed since the manifest was made (SHA-256 {digest[:12]}...)"
+                raise UserError(f"{path}: {found}; run {check_command(folder)}", EXIT_BAD_DATA)
     return fit_pair(data, *convert_pair(folder, data, pair, *decode_pair(folder, pair, *contents)))
 
 
@@ -92,11 +88,8 @@ def decode_pair(folder: Path, pair: PairEntry, image: bytes, mask: bytes) -> tup
     decoded = decode(image_path, image), decode(mask_path, mask, mask=True)
     for path, pixels in zip((image_path, mask_path), decoded, strict=True):
         if pixels.shape[:2] != (pair.height, pair.width):
-            raise UserError(
-                f"{path}: has {pixels.shape[1]} x {pixels.shape[0]} pixels, {pair.width} x {pair.height} in"
-                f" the manifest; run {check_command(folder)}",
-                EXIT_BAD_DATA,
-            )
+            found = f"has {pixels.shape[1]} x {pixels.shape[0]} pixels, not {pair.width} x {pair.height}"
+            raise UserError(f"{path}: {found}; run {check_command(folder)}", EXIT_BAD_DATA)
     return decoded
 
 
@@ -107,10 +100,8 @@ def convert_pair(
     _, mask_path = pair_paths(folder, pair)
     foreground = parse_foreground(data.foreground).mask(to_mask_values(mask_path, mask))
     if np.count_nonzero(foreground) != pair.foreground_pixels:
-        raise UserError(
-            f"{mask_path}: its foreground is not that of the manifest; run {check_command(folder)}",
-            EXIT_BAD_DATA,
-        )
+        found = "its foreground is not that of the manifest"
+        raise UserError(f"{mask_path}: {found}; run {check_command(folder)}", EXIT_BAD_DATA)
     return to_image(image, data.channels, data.intensity), foreground
 
 

@@ -25,10 +25,7 @@ class Split:
 
 
 def split(count: int, test_share: float, seed: int) -> Split:
-    """Draw the test images, rounded to an integer and at least one; a function of the arguments alone.
-
-    Raises UserError (65) where there are fewer than two images, one for each part.
-    """
+    """Draw the test images, a function of the arguments alone. Raises UserError as `count_test_images`."""
     tests = count_test_images(count, test_share)
     order = _permutations(1, count, [seed, SPLIT_STREAM])[0]
     return Split(train=np.sort(order[tests:]), test=np.sort(order[:tests]))
@@ -40,10 +37,8 @@ def count_test_images(count: int, test_share: float) -> int:
     Raises UserError (65) where there are fewer than two images, one for each part.
     """
     if count < 2:
-        raise UserError(
-            f"data.folder: {count} image cannot be split into training and test; at least 2 are needed",
-            EXIT_BAD_DATA,
-        )
+        found = f"{count} image cannot be split into training and test"
+        raise UserError(f"data.folder: {found}; at least 2 are needed", EXIT_BAD_DATA)
     return min(count - 1, max(1, round(count * test_share)))
 
 
@@ -100,13 +95,7 @@ def require_enough(train_images: int, workers: int, batch: int, accumulate: int)
         return
     most_workers = train_images // (batch * accumulate)
     largest_batch = train_images // (workers * accumulate)
-    cures = []
-    if most_workers:
-        cures.append(f"at most {most_workers} workers with training.batch_per_worker = {batch}")
-    if largest_batch:
-        cures.append(f"training.batch_per_worker of at most {largest_batch} with {workers} workers")
-    raise UserError(
-        f"one step of {workers} workers takes {needed} images (batch_per_worker {batch}, accumulate"
-        f" {accumulate}), an epoch has {train_images}; use {' or '.join(cures) or 'more images'}",
-        EXIT_BAD_DATA,
-    )
+    cures = [f"at most {most_workers} workers"] if most_workers else []
+    cures += [f"training.batch_per_worker of at most {largest_batch}"] if largest_batch else []
+    found = f"one step of {workers} workers takes {needed} images, an epoch has {train_images}"
+    raise UserError(f"{found}; use {' or '.join(cures) or 'more images'}", EXIT_BAD_DATA)

@@ -9,6 +9,7 @@ mapped when somebody removes or replaces them.
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from unet_scaling.data.decoding import pair_paths
@@ -50,10 +51,8 @@ class Verification:
         for path, size in self._sizes.items():
             remaining = self._attributes(path)[0]
             if remaining < size:
-                raise UserError(
-                    f"{path}: was cut from {size} to {remaining} bytes while it was in use; {self._cure}",
-                    EXIT_BAD_DATA,
-                )
+                found = f"was cut from {size} to {remaining} bytes while it was in use"
+                raise UserError(f"{path}: {found}; {self._cure}", EXIT_BAD_DATA)
 
     def verify_all(self) -> None:
         """Hash every file; UserError: 65 where one has changed, 1 where one cannot be read."""
@@ -65,23 +64,18 @@ class Verification:
 
     def _verify(self, paths: Sequence[Path]) -> None:
         for path, (attributes, digest) in zip(paths, map_in_order(self._hash, paths, LABEL), strict=True):
-            expected = self._digests[path]
-            if digest != expected:
-                raise UserError(
-                    f"{path}: has changed (SHA-256 {digest[:SHOWN_DIGEST_CHARACTERS]}..., expected "
-                    f"{expected[:SHOWN_DIGEST_CHARACTERS]}...); {self._cure}",
-                    EXIT_BAD_DATA,
-                )
+            if digest != self._digests[path]:
+                found = f"has changed (SHA-256 {digest[:SHOWN_DIGEST_CHARACTERS]}...)"
+                raise UserError(f"{path}: {found}; {self._cure}", EXIT_BAD_DATA)
             self._seen[path] = attributes
 
     def _hash(self, path: Path) -> tuple[Attributes, str]:
         """Return the attributes from before the reading, so that a change during it is seen later."""
         attributes = self._attributes(path)
         try:
-            if file := self._files.get(path):
-                file.seek(0)
-                return attributes, hashlib.file_digest(file, "sha256").hexdigest()
-            with path.open("rb") as opened:
+            file = self._files.get(path)
+            with nullcontext(file) if file else path.open("rb") as opened:
+                opened.seek(0)
                 return attributes, hashlib.file_digest(opened, "sha256").hexdigest()
         except OSError as error:
             raise _unreadable(path, error) from None

@@ -9,8 +9,8 @@ import json
 import math
 import re
 import signal
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -51,14 +51,8 @@ DEATHS = (
 )
 # Of a worker that says itself what went wrong, and of one that its launcher ends.
 ORDERLY_ENDS = ("Exited", "Terminated", "15")
-MPI_CURE = (
-    'let srun speak to MPI (launcher_arguments = ["--mpi=pmi2"]; `srun --mpi=list` shows what it can), '
-    "or start with the mpiexec of this MPI"
-)
-LARGE_MESSAGE_STOPS = (
-    "messages of 8 bytes pass and one of 100 kB does not: a switch or tunnel drops packets as large as "
-    "the MTU of an interface; compare `ip link` of the hosts, try `ping -M do -s 1472 HOST`"
-)
+MPI_CURE = 'let srun speak to MPI (launcher_arguments = ["--mpi=pmi2"]), or start with its own mpiexec'
+LARGE_MESSAGE_STOPS = "8 bytes pass, 100 kB do not: a switch drops large packets; see the MTU (`ip link`)"
 
 
 class WorkerReport(StrictModel):
@@ -137,15 +131,13 @@ def launch_findings(
         # Those of the survivors follow from it.
         *([] if death else problems(reports)),
         *wrong_mpi_groups(reports, workers),
-        *different_software(reports),
-        *devices_in_common(reports),
+        *differences(reports),
     )
     warnings = (
         *fewer_cores(reports, cores_wanted),
         *horovod_without_nccl(reports),
         *slow_links([pair for report in reports for pair in report.pairs]),
-        *slow_nodes(reports),
-        *wrong_clocks(reports),
+        *slow_nodes_and_wrong_clocks(reports),
     )
     return Findings(faults, warnings)
 
@@ -173,29 +165,23 @@ def wrong_groups(reports: Reports, workers: int) -> Iterator[str]:
     """Find missing workers, groups of another size than asked for, and several groups of that size."""
     if len(reports) < workers:
         hosts = ", ".join(sorted({report.host for report in reports})) or "no host"
-        yield (
-            f"{len(reports)} of {workers} workers reported, from {hosts}: the others did not start, or do "
-            f"not share the folder of the reports with this machine; see the output of the launch"
-        )
+        cure = "the others did not start, or share no folder with this machine; see the output"
+        yield f"{len(reports)} of {workers} workers reported, from {hosts}: {cure}"
     apart = [report for report in reports if report.size != workers]
     if apart:
         sizes = Counter(report.size for report in apart)
         groups = " and ".join(_groups(size, number) for size, number in sizes.items())
         wanted = " or ".join(f"{launcher.rank} and {launcher.size}" for launcher in LAUNCHERS)
-        why = _lost_variable(apart[0]) or (
-            f"the launcher set {_told(apart[0])} on {apart[0].host}, a worker needs {wanted}; "
-            f"use srun or mpiexec"
-        )
+        told = f"the launcher set {_told(apart[0])} on {apart[0].host}, a worker needs {wanted}"
+        why = _lost_variable(apart[0]) or f"{told}; use srun or mpiexec"
         yield f"{groups} instead of 1 group of {workers}: {why}"
     together = [report for report in reports if report.size == workers]
-    for rank, times in Counter(report.rank for report in together).items():
-        if times > 1:
-            hosts = " and ".join([report.host for report in together if report.rank == rank][:2])
-            yield (
-                f"{len(together)} workers reported, {workers} were asked for, and two are worker {rank} "
-                f"(on {hosts}): the launcher starts several groups; let it start one task for each worker"
-            )
-            return
+    times = Counter(report.rank for report in together)
+    twice = [report for report in together if times[report.rank] > 1]
+    if twice:
+        hosts = " and ".join([report.host for report in twice if report.rank == twice[0].rank][:2])
+        found = f"{len(together)} workers reported, {workers} were asked for, two are worker {twice[0].rank}"
+        yield f"{found} (on {hosts}): let the launcher start one task for each worker"
 
 
 def _groups(size: int, reported: int) -> str:
@@ -210,10 +196,7 @@ def _lost_variable(report: WorkerReport) -> str:
     for pair in pairs:
         lost = pair - report.launcher_variables.keys()
         if len(lost) == 1 and not pair & told:
-            return (
-                f"{lost.pop()} is not set on {report.host}, with {_told(report)}; "
-                f"do not unset it between launcher and worker"
-            )
+            return f"{lost.pop()} is not set on {report.host}, with {_told(report)}; do not unset it"
     return ""
 
 
@@ -232,11 +215,9 @@ def wrong_interfaces(reports: Reports) -> Iterator[str]:
         elif len(hosts) > 1 and (report.address or "127.").startswith(LOOPBACK):
             cure = f": change {setting}"
             if report.interface != "lo" or report.own_address.startswith(LOOPBACK):
-                cure = (
-                    f", since its own name resolves to {report.own_address or 'nothing'}: "
-                    f"set {GLOO_VARIABLE} in [environment] of the cluster file"
-                )
-            yield f"{host} would talk over its loopback, which no other host reaches{cure}; it has {known}"
+                name = f"since its own name resolves to {report.own_address or 'nothing'}"
+                cure = f", {name}: set {GLOO_VARIABLE} in [environment] of the cluster file"
+            yield f"{host} would talk over its loopback{cure}; it has {known}"
 
 
 def problems(reports: Reports) -> list[str]:
@@ -245,10 +226,7 @@ def problems(reports: Reports) -> list[str]:
     for report in reports:
         if report.problem:
             first.setdefault(report.problem, report)
-    told = [
-        problem if problem.startswith("worker ") else f"{report.place}: {problem}"
-        for problem, report in first.items()
-    ]
+    told = [text if text.startswith("worker ") else f"{own.place}: {text}" for text, own in first.items()]
     small = [report for report in reports if report.stage == "exchanged small messages"]
     if small:
         own = next((report for report in small if report.problem), small[0])
@@ -261,33 +239,26 @@ def problems(reports: Reports) -> list[str]:
     return [f"{silent[0].place}: {step}; {_lost_variable(silent[0]) or 'see the output of the launch'}"]
 
 
-def wrong_mpi_groups(reports: Reports, workers: int) -> Iterator[str]:
+def wrong_mpi_groups(reports: Reports, workers: int) -> list[str]:
     """Find workers that MPI, and Horovod with it, does not take for one group."""
-    for report in reports:
-        if report.mpi_workers not in (None, workers):
-            number = [other.mpi_workers for other in reports].count(report.mpi_workers)
-            groups = f"{_groups(report.mpi_workers, number)} instead of 1 group of {workers}"
-            yield f"MPI, and so Horovod, makes {groups} (launcher: {report.launcher}): {MPI_CURE}"
-            return
+    sizes = Counter(report.mpi_workers for report in reports if report.mpi_workers not in (None, workers))
+    groups = [_groups(size, number) for size, number in sizes.items() if size]
+    return [f"MPI makes {each} instead of 1 group of {workers}: {MPI_CURE}" for each in groups[:1]]
 
 
-def different_software(reports: Reports) -> Iterator[str]:
-    """Find versions that are not the same everywhere; nodes may differ in their driver."""
+def differences(reports: Reports) -> Iterator[str]:
+    """Find versions that are not the same everywhere, but for drivers, and what two workers own."""
     numbered = [report.facts.model_copy(update={"worker": number}) for number, report in enumerate(reports)]
     versions = [
         {name: version for name, version in report.versions.items() if name != "driver"} for report in reports
     ]
     for text in different_versions(numbered, versions):
         yield f"{text}: load the same environment on every node"
-
-
-def devices_in_common(reports: Reports) -> Iterator[str]:
-    """Find a device or core that two workers own: known of those which joined, and took theirs."""
+    # Known of those which joined, and took theirs.
     shared = shared_devices([report.facts for report in reports if report.joined_workers])
     if shared:
         more = f" (and {len(shared) - 1} more)" if shared[1:] else ""
-        cure = "give each worker its own, or set training.shared_devices = true in the study"
-        yield f"{shared[0]}{more}: {cure}"
+        yield f"{shared[0]}{more}: give each worker its own, or set training.shared_devices = true"
 
 
 def fewer_cores(reports: Reports, wanted: int | None) -> Iterator[str]:
@@ -326,47 +297,34 @@ def slow_links(pairs: Sequence[HostPair]) -> list[str]:
 
 def _slower(pair: HostPair, pairs: Sequence[HostPair]) -> str:
     """Return how a pair is slower than the fastest, in the same message; empty where it is not."""
-    for row in (len(pair.bytes) - 1, 0):
-        ratio = SLOW_LATENCY_RATIO if row == 0 else SLOW_LINK_RATIO
+    for row, ratio in ((len(pair.bytes) - 1, SLOW_LINK_RATIO), (0, SLOW_LATENCY_RATIO)):
         own = pair.minimum_seconds[row]
         fastest = min(other.minimum_seconds[row] for other in pairs if len(other.bytes) > row)
         if own > ratio * fastest:
-            return (
-                f"the link {' - '.join(pair.hosts)} is slow: {pair.bytes[row]:,} bytes take "
-                f"{1e3 * own:.3g} ms, between the fastest pair {1e3 * fastest:.3g} ms"
-            )
+            times = f"{1e3 * own:.3g} ms, between the fastest pair {1e3 * fastest:.3g} ms"
+            return f"the link {' - '.join(pair.hosts)} is slow: {pair.bytes[row]:,} bytes take {times}"
     return ""
 
 
-def node_speeds(reports: Iterable[WorkerReport]) -> dict[str, float]:
+def node_speeds(reports: Reports) -> dict[str, float]:
     """Return the operations per second of each host's slowest worker, slowest host first."""
-    by_host: dict[str, list[float]] = defaultdict(list)
-    for report in reports:
-        if report.operations_per_second is not None:
-            by_host[report.host].append(report.operations_per_second)
-    slowest = {host: min(speeds) for host, speeds in by_host.items()}
+    measured = [report for report in reports if report.operations_per_second is not None]
+    fastest_first = sorted(measured, key=lambda report: report.operations_per_second or 0, reverse=True)
+    slowest = {report.host: report.operations_per_second or 0 for report in fastest_first}
     return dict(sorted(slowest.items(), key=lambda item: item[1]))
 
 
-def slow_nodes(reports: Reports) -> Iterator[str]:
+def slow_nodes_and_wrong_clocks(reports: Reports) -> Iterator[str]:
     speeds = node_speeds(reports)
     for host, speed in speeds.items():
         share = speed / median(speeds.values())
         if share < SLOW_NODE_SHARE:
-            yield (
-                f"{host} computes at {share:.0%} of the median node: every step would wait for it; "
-                f'leave it out (options = ["--exclude={host}"]), or see what else runs there'
-            )
-
-
-def wrong_clocks(reports: Reports) -> Iterator[str]:
+            cure = f'leave it out (options = ["--exclude={host}"]), or see what else runs there'
+            yield f"{host} computes at {share:.0%} of the median node: {cure}"
     for host, report in _first_by_host(reports).items():
         offset = report.clock_offset_seconds or 0
         if abs(offset) - (report.clock_error_seconds or 0) > LARGEST_CLOCK_OFFSET_SECONDS:
-            yield (
-                f"the clock of {host} is {offset:+.1f} s off that of worker 0: "
-                f"let NTP set it, or times in logs cannot be compared"
-            )
+            yield f"the clock of {host} is {offset:+.1f} s off that of worker 0: let NTP set it"
 
 
 def _first_by_host(reports: Reports) -> dict[str, WorkerReport]:
@@ -400,13 +358,11 @@ def show(console: Console, reports: Reports, workers: int, findings: Findings) -
     pairs = [pair for report in reports for pair in report.pairs]
     if pairs:
         console.print(_pair_table(pairs))
-    lines = [
-        *(f"fault: {sentence}" for sentence in findings.faults),
-        *(f"warning: {sentence}" for sentence in findings.warnings),
-        f"verdict: {verdict(reports, workers, findings)}",
-    ]
-    for line in lines:
-        console.print(line, markup=False)
+    for fault in findings.faults:
+        console.print(f"fault: {fault}", markup=False)
+    for warning in findings.warnings:
+        console.print(f"warning: {warning}", markup=False)
+    console.print(f"verdict: {verdict(reports, workers, findings)}", markup=False)
 
 
 def _worker_table(reports: Reports) -> Table:

@@ -1,8 +1,8 @@
 """Masks, and the maps that follow from their scores: xaitk's own numbers, made and kept in less memory.
 
-xaitk holds all masks, in float64 too: 12 MiB for each of 1024 x 768 pixels. Here masks of bits are packed,
-more than KEPT_BYTES lie in a temporary file, and maps are added up one mask at a time: the same numbers in
-the same order, so that every byte is the same, for any rows of the map alone.
+xaitk holds all masks, in float64 too: 12 MiB for each of 1024 x 768 pixels. Here they lie in a file,
+those of bits packed, and maps are added up one mask at a time: the same numbers in the same order, so that
+every byte is the same, for any rows of the map alone.
 
 xaitk is imported here alone, and this only where a study asks for maps.
 """
@@ -11,7 +11,7 @@ import copy
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,6 @@ from unet_scaling.study.options import SaliencyOptions
 
 # Of masks that are made at a time.
 MADE_AT_A_TIME_BYTES = 16 * 2**20
-# 1,000 masks of 96 x 128 pixels take 47 MiB.
-KEPT_BYTES = 64 * 2**20
 # Of masks that are read at a time to be added up.
 READ_BYTES = 4 * 2**20
 FLOAT_BYTES = 4
@@ -99,48 +97,24 @@ def mask_chunks(perturber: PerturbImage, height: int, width: int) -> Iterator[Ma
 
 
 class MaskStore:
-    """Masks [count, height, width] of bool or float32, made once for all images, in their order."""
+    """Masks [count, height, width] of bool or float32, made once for all images, in a temporary file."""
 
     def __init__(self, chunks: Iterable[MaskArray]) -> None:
         """Keep all masks of these chunks. Raises UserError (1) where no temporary file can hold them."""
         self.count = 0
-        self._file: IO[bytes] | None = None
-        kept: list[MaskArray] = []
-        for chunk in chunks:
-            self.dtype: np.dtype[Any] = chunk.dtype
-            self.height, self.width = chunk.shape[1:]
-            self.count += len(chunk)
-            is_packed = chunk.dtype == np.bool_
-            kept.append(np.packbits(chunk, axis=-1) if is_packed else np.ascontiguousarray(chunk))
-            if self._file or sum(each.nbytes for each in kept) > KEPT_BYTES:
-                self._append(kept)
-                kept.clear()
-        row_bytes = -(-self.width // 8) if self.dtype == np.bool_ else self.width
-        self._stored_type = np.dtype(np.uint8) if self.dtype == np.bool_ else self.dtype
-        self._shape = (self.count, self.height, row_bytes)
-        if self._file:
-            return
-        # One chunk at a time, so that no more than one is there twice.
-        self._kept = np.empty(self._shape, self._stored_type)
-        first = 0
-        while kept:
-            chunk = kept.pop(0)
-            self._kept[first : first + len(chunk)] = chunk
-            first += len(chunk)
-
-    def _append(self, chunks: list[MaskArray]) -> None:
         try:
-            self._file = self._file or tempfile.TemporaryFile()  # noqa: SIM115, open as long as the masks
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115, open as long as the masks
             for chunk in chunks:
-                self._file.write(chunk.data)
+                self.is_packed = chunk.dtype == np.bool_
+                kept = np.packbits(chunk, axis=-1) if self.is_packed else np.ascontiguousarray(chunk)
+                self._file.write(kept.data)
+                self.count += len(chunk)
+                self.height, self.width = chunk.shape[1:]
+                self._layout = (kept.dtype, kept.shape[1:])
             self._file.flush()
         except OSError as error:
-            raise UserError(
-                f"the saliency masks need a temporary file, but {tempfile.gettempdir()} cannot hold it: "
-                f"{error.strerror}; set TMPDIR to a folder with more room, or ask for fewer masks: "
-                "a smaller saliency.masks, or with a sliding method a larger saliency.stride",
-                EXIT_BUG,
-            ) from None
+            found = f"{tempfile.gettempdir()} cannot hold the masks: {error.strerror}"
+            raise UserError(f"saliency: {found}; set TMPDIR to a folder with more room", EXIT_BUG) from None
 
     def __iter__(self) -> Iterator[MaskArray]:
         return self.rows(0, self.height)
@@ -153,15 +127,11 @@ class MaskStore:
 
     def read(self, first: int, last: int, top: int = 0, bottom: int | None = None) -> MaskArray:
         """Return the masks from `first` to before `last`, and of these the rows from `top` to `bottom`."""
-        if self._file is None:
-            packed: MaskArray = self._kept[first:last, top:bottom]
-        else:
-            # Mapped for this reading alone: pages that stay mapped count as memory of the worker.
-            mapped = np.memmap(self._file, self._stored_type, "r", shape=self._shape)
-            packed = np.array(mapped[first:last, top:bottom])
-        if self.dtype != np.bool_:
-            return packed
-        return np.unpackbits(packed, axis=-1, count=self.width).view(np.bool_)
+        dtype, shape = self._layout
+        # Mapped for this reading alone: pages that stay mapped count as memory of the worker.
+        mapped = np.memmap(self._file, dtype, "r", shape=(self.count, *shape))
+        kept = np.array(mapped[first:last, top:bottom])
+        return np.unpackbits(kept, axis=-1, count=self.width).view(np.bool_) if self.is_packed else kept
 
 
 @dataclass(frozen=True)

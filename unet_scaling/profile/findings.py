@@ -49,6 +49,10 @@ class Samples:
         low, high = np.percentile(values, PERCENTILES).tolist()
         return cls(median=float(np.median(values)), low=low, high=high, count=len(values))
 
+    def shown(self, factor: float = 1.0, digits: int = 1) -> str:
+        low, median, high = (factor * each for each in (self.low, self.median, self.high))
+        return f"{median:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
 
 @dataclass(frozen=True)
 class Throughput:
@@ -142,9 +146,8 @@ class Profile:
     def dominant_stage(self) -> tuple[str, float]:
         """Return the stage that takes longest, and its share of loading an image."""
         loading = loading_of(self.config)
-        stages = self.stages[loading]
-        name = max(stages, key=lambda name: stages[name].median)
-        return name, stages[name].median / self.seconds_per_image(loading)
+        name, samples = max(self.stages[loading].items(), key=lambda item: item[1].median)
+        return name, samples.median / self.seconds_per_image(loading)
 
     def seconds_per_image(self, loading: LoadingName) -> float:
         """Return the sum of the stages' medians."""
@@ -175,8 +178,7 @@ def thrashing(throughput: Sequence[Throughput]) -> str | None:
     measured = [tried for tried in throughput if tried.processes > 0]
     for number, tried in enumerate(measured[1:], start=1):
         best = max(measured[:number], key=lambda other: other.images_per_second.median)
-        speed = tried.images_per_second
-        highest = best.images_per_second
+        speed, highest = tried.images_per_second, best.images_per_second
         if speed.median < NOTABLY_LOWER * highest.median and speed.high < highest.low:
             return (
                 f"thrashing: {tried.processes} loader processes load {speed.median:.4g} images/s,"
@@ -188,34 +190,25 @@ def thrashing(throughput: Sequence[Throughput]) -> str | None:
 def advice(profile: Profile) -> str:
     """Return one line: what to change, if anything, and the figures behind it."""
     steps = profile.steps
-    compute = steps.compute.median
-    facts = (
-        f"loading a batch of {profile.batch} takes {_milliseconds(steps.loading_seconds)},"
-        f" its step {_milliseconds(compute)} on {steps.device}"
-    )
-    if steps.loading_seconds < LEAST_GAIN_SHARE * steps.in_line.median:
+    loading, compute = steps.loading_seconds, steps.compute.median
+    batch = f"loading a batch of {profile.batch} takes {_milliseconds(loading)}"
+    facts = f"{batch}, its step {_milliseconds(compute)} on {steps.device}"
+    if loading < LEAST_GAIN_SHARE * steps.in_line.median:
         return f"nothing to gain here: {facts}"
-    in_line = _milliseconds(steps.in_line.median)
-    prefetched = _milliseconds(steps.prefetched.median)
-    loaders = _loaders(steps.loader_processes)
+    loaders = count(steps.loader_processes, "loader process")
+    times = f"from {_milliseconds(steps.in_line.median)} to {_milliseconds(steps.prefetched.median)}"
     if loading_of(profile.config) == "decode":
         cached = _milliseconds(profile.seconds_per_image("cache") * profile.batch)
         remedy = f"data.loading = 'cache' takes {cached} for a batch"
     elif steps.recommended_processes:
-        remedy = f"{loaders} for each worker would shorten a whole step from {in_line} to {prefetched}"
+        remedy = f"{loaders} for each worker would shorten a whole step {times}"
     else:
         cores = count(profile.host.cores_per_worker, "core")
-        remedy = (
-            f"prefetch does not help with {cores} for each worker: a whole step takes {prefetched} with"
-            f" {loaders}, {in_line} without"
-        )
-    share = steps.loading_seconds / (steps.loading_seconds + compute)
-    bound = "input-bound" if steps.input_bound else f"loading is {share:.0%} of a step"
+        remedy = f"{loaders} on {cores} for each worker change a whole step {times}: no help"
+    bound = (
+        "input-bound" if steps.input_bound else f"loading is {loading / (loading + compute):.0%} of a step"
+    )
     return f"{bound}: {facts}; {remedy}"
-
-
-def _loaders(number: int) -> str:
-    return "1 loader process" if number == 1 else f"{number} loader processes"
 
 
 def _milliseconds(seconds: float) -> str:
@@ -228,8 +221,7 @@ def print_profile(profile: Profile) -> None:
     """Print stages, loader processes, steps, notes and warnings, with the advice last."""
     width = None if sys.stdout.isatty() else TABLES_WIDTH_CHARACTERS
     console = CleanConsole(highlight=False, soft_wrap=True, width=width)
-    host = profile.host
-    data = profile.config.data
+    host, data, steps = profile.host, profile.config.data, profile.steps
     loading = loading_of(profile.config)
     console.print(
         f"{profile.config.study}: {count(profile.batch, 'image')} a batch, {data.image_width} x"
@@ -237,15 +229,33 @@ def print_profile(profile: Profile) -> None:
         f"{count(host.cores, 'core')} here, {count(host.workers_per_host, 'worker')} per host,"
         f" {count(host.cores_per_worker, 'core')} for each\n"
     )
-    console.print(_stage_table(profile))
+    title = "ms per image in one process, files in the page cache: median (5 % to 95 % of samples)"
+    table = _table(title, "stage", *profile.stages)
+    for stage in STAGES:
+        samples = [times.get(stage) for times in profile.stages.values()]
+        if any(samples):
+            table.add_row(stage, *(each.shown(1000, 3) if each else "" for each in samples))
+    sums = [f"{profile.seconds_per_image(each) * 1000:.3f}" for each in profile.stages]
+    table.add_row("sum of medians", *sums, style="bold")
+    console.print(table)
     title = f"loader processes, data.loading = '{loading}': median (5 % to 95 % of rounds)"
     table = _table(title, "processes", "images/s", "ms per batch")
     for tried in profile.throughput:
         speed = tried.images_per_second
-        images = f"{speed.median:.1f} ({speed.low:.1f} to {speed.high:.1f})"
-        table.add_row(str(tried.processes), images, f"{profile.batch / speed.median * 1000:.2f}")
+        table.add_row(str(tried.processes), speed.shown(), f"{profile.batch / speed.median * 1000:.2f}")
     console.print(table)
-    console.print(_step_table(profile.steps))
+    title = f"ms per step of one process on {steps.device}, {count(steps.threads, 'thread')}"
+    table = _table(f"{title}: median (5 % to 95 %)", "part", "ms", "share")
+    loaders = count(steps.loader_processes, "loader process")
+    for name, part in (
+        ("data wait", steps.data_wait),
+        ("host to device", steps.host_to_device),
+        ("forward, backward, optimizer", steps.compute),
+        ("whole step, no prefetch", steps.in_line),
+        (f"whole step, {loaders}", steps.prefetched),
+    ):
+        table.add_row(name, part.shown(1000, 3), f"{part.median / steps.in_line.median:.1%}")
+    console.print(table)
     for line in _sentences(profile):
         console.print(line, markup=False)
 
@@ -255,37 +265,6 @@ def _table(title: str, first: str, *columns: str) -> Table:
     table.add_column(first)
     for column in columns:
         table.add_column(column, justify="right")
-    return table
-
-
-def _stage_table(profile: Profile) -> Table:
-    title = "ms per image in one process, files in the page cache: median (5 % to 95 % of samples)"
-    table = _table(title, "stage", *profile.stages)
-    for stage in STAGES:
-        if any(stage in times for times in profile.stages.values()):
-            samples = [times.get(stage) for times in profile.stages.values()]
-            table.add_row(stage, *("" if each is None else _in_milliseconds(each) for each in samples))
-    sums = [f"{profile.seconds_per_image(loading) * 1000:.3f}" for loading in profile.stages]
-    table.add_row("sum of medians", *sums, style="bold")
-    return table
-
-
-def _in_milliseconds(samples: Samples) -> str:
-    low, median, high = (seconds * 1000 for seconds in (samples.low, samples.median, samples.high))
-    return f"{median:.3f} ({low:.3f} to {high:.3f})"
-
-
-def _step_table(steps: Steps) -> Table:
-    title = f"ms per step of one process on {steps.device}, {count(steps.threads, 'thread')}"
-    table = _table(f"{title}: median (5 % to 95 %)", "part", "ms", "share")
-    for name, samples in (
-        ("data wait", steps.data_wait),
-        ("host to device", steps.host_to_device),
-        ("forward, backward, optimizer", steps.compute),
-        ("whole step, no prefetch", steps.in_line),
-        (f"whole step, {_loaders(steps.loader_processes)}", steps.prefetched),
-    ):
-        table.add_row(name, _in_milliseconds(samples), f"{samples.median / steps.in_line.median:.1%}")
     return table
 
 
@@ -305,6 +284,5 @@ def _sentences(profile: Profile) -> Iterator[str]:
         f"loader processes with cores of their own can hide {hideable:.1%} of a step;"
         f" {steps.loader_processes} on these cores hid {steps.hidden_share:.1%}{noise}"
     )
-    processes = steps.recommended_processes
-    yield f"recommended data.loader_workers with data.loading = 'decode': {processes}"
+    yield f"recommended data.loader_workers with data.loading = 'decode': {steps.recommended_processes}"
     yield f"advice: {advice(profile)}"

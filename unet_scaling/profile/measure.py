@@ -22,6 +22,7 @@ from unet_scaling.data.cache import (
     BUILDING_PREFIX,
     CachedImages,
     build_cache,
+    cannot_be_kept,
     default_cache_root,
     open_cache,
     pair_bytes,
@@ -197,10 +198,7 @@ def _temporary_cache_root() -> Iterator[Path]:
         root.mkdir(parents=True, exist_ok=True)
         folder = tempfile.TemporaryDirectory(dir=root, prefix=BUILDING_PREFIX)
     except OSError as error:
-        raise UserError(
-            f"{root}: the decoded images cannot be kept here ({error.strerror});"
-            " set UNET_SCALING_CACHE to a folder on a disk with space"
-        ) from None
+        raise cannot_be_kept(root, error) from None
     with folder as name:
         yield Path(name)
 

@@ -51,7 +51,7 @@ class RecorderCallback(Callback):  # type: ignore[misc]
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
-        self.recording.batch_arrived(count_samples(batch))
+        self.recording.meter.arrived(count_samples(batch))
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         self._marks.clock.mark(Phase.FORWARD)
@@ -68,18 +68,18 @@ class RecorderCallback(Callback):  # type: ignore[misc]
         self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
     ) -> None:
         self._marks.clock.mark(Phase.OPTIMIZER)
-        self.recording.batch_done()
+        self.recording.meter.done()
         if trainer.is_last_batch:
             self.recording.end_epoch()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # The Trainer also tries the validation before the training.
-        if self._recording is not None:
-            self._recording.pause()
+        if self._recording is not None and self._recording.is_in_epoch:
+            self._recording.meter.pause()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._recording is not None:
-            self._recording.resume()
+        if self._recording is not None and self._recording.is_in_epoch:
+            self._recording.meter.resume()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         metrics = trainer.callback_metrics

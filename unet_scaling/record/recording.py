@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count, islice
@@ -113,10 +114,8 @@ def group_of_script(framework: str, model: nn.Module | None) -> Group:
     launched = identify(os.environ)
     # A batch script of Slurm has the variables of its job, without being one of its tasks.
     if launched.size > 1 and launched.launcher != "Slurm":
-        raise UserError(
-            f"{SOURCE}: {launched.launcher} started {launched.size} workers, but {framework} has no "
-            f"group of them yet; call it after {MAKES_THE_GROUP[framework]}"
-        )
+        found = f"{launched.launcher} started {launched.size} workers, which have no group yet"
+        raise UserError(f"{SOURCE}: {found}; call it after {MAKES_THE_GROUP[framework]}")
     return Group(Identity(0, 1, 0, "script"), device, lambda tensor: tensor, {})
 
 
@@ -125,10 +124,10 @@ class Recording:
 
     def __init__(self, group: Group, marked: MarkedModel | None) -> None:
         self._group = group
-        self._meter = ScriptMeter(group, marked)
+        self.meter = ScriptMeter(group, marked)
         self._writer: RecordWriter | None = None
         self._folder = Path()
-        self._is_in_epoch = False
+        self.is_in_epoch = False
 
     def epoch(
         self,
@@ -149,7 +148,7 @@ class Recording:
         if self._writer is None:
             return
         try:
-            content = self._meter.steps_file()
+            content = self.meter.steps_file()
             if content is not None:
                 write_verified(self._folder / STEPS_NAME, content)
         except (OSError, ImportError) as problem:
@@ -191,49 +190,29 @@ class Recording:
                     found = f"{value!r} on worker 0, {other[name]!r} on worker {worker}"
                     raise UserError(f"{SOURCE}: {name}: found {found}; call it alike on every worker")
         facts = own_facts(self._group.identity, self._group.device, provenance.speed_variables())
-        return [
-            WorkerFacts.model_validate_json(text)
-            for text in self._group.gather_strings(facts.model_dump_json())
-        ]
+        texts = self._group.gather_strings(facts.model_dump_json())
+        return [WorkerFacts.model_validate_json(text) for text in texts]
 
     def begin_epoch(self, batches: int | None) -> None:
         """Start the clocks of all workers together, for so many batches; None: not known."""
         self._leave_epoch()
-        self._is_in_epoch = True
-        self._meter.begin(batches)
-
-    def batch_arrived(self, samples: int) -> None:
-        """Count a batch that the loader has just given."""
-        self._meter.arrived(samples)
-
-    def batch_done(self) -> None:
-        """End the step of a batch."""
-        self._meter.done()
+        self.is_in_epoch = True
+        self.meter.begin(batches)
 
     def end_epoch(self) -> None:
         """Gather what all workers measured, outside their clocks, and write it down."""
-        self._is_in_epoch = False
-        epoch = self._meter.end()
+        self.is_in_epoch = False
+        epoch = self.meter.end()
         if epoch is None:
             self._warn("an epoch without a sample is not recorded")
         else:
             self._write(epoch)
 
-    def pause(self) -> None:
-        """Stop the clock between two batches of an epoch, as for an evaluation."""
-        if self._is_in_epoch:
-            self._meter.pause()
-
-    def resume(self) -> None:
-        """Continue the clock that `pause` stopped."""
-        if self._is_in_epoch:
-            self._meter.resume()
-
     def _leave_epoch(self) -> None:
         """Give up an epoch whose loop was left: when its last step ended is not known."""
-        if self._is_in_epoch:
-            self._is_in_epoch = False
-            self._meter.close()
+        if self.is_in_epoch:
+            self.is_in_epoch = False
+            self.meter.close()
             self._warn("an epoch that was left early is not recorded; end it by run.epoch(loader, steps=...)")
 
     def _write(self, line: RecordLine) -> None:
@@ -251,40 +230,34 @@ class Recording:
             print(f"warning: {self._folder}: {text}", file=sys.stderr, flush=True)
 
 
+@dataclass(frozen=True)
 class RecordedBatches(Generic[Item]):
     """The batches of a loader, at most `steps` of them; iterating over them is an epoch."""
 
-    def __init__(
-        self,
-        recording: Recording,
-        batches: Iterable[Item],
-        steps: int | None,
-        samples: Callable[[Item], int],
-    ) -> None:
-        self._recording = recording
-        self._batches = batches
-        self._steps = steps
-        self._samples = samples
+    recording: Recording
+    batches: Iterable[Item]
+    steps: int | None
+    samples: Callable[[Item], int]
 
     def __len__(self) -> int:
         """Return the number of batches; raises TypeError where the loader does not tell it."""
-        if self._steps is None:
-            return len(self._batches)  # type: ignore[arg-type]
+        if self.steps is None:
+            return len(self.batches)  # type: ignore[arg-type]
         with suppress(TypeError):
-            return min(self._steps, len(self._batches))  # type: ignore[arg-type]
-        return self._steps
+            return min(self.steps, len(self.batches))  # type: ignore[arg-type]
+        return self.steps
 
     def __iter__(self) -> Iterator[Item]:
         length = None
         with suppress(TypeError):
             length = len(self)
-        self._recording.begin_epoch(length)
-        for batch in islice(self._batches, self._steps):
-            self._recording.batch_arrived(self._samples(batch))
+        self.recording.begin_epoch(length)
+        for batch in islice(self.batches, self.steps):
+            self.recording.meter.arrived(self.samples(batch))
             yield batch
-            self._recording.batch_done()
+            self.recording.meter.done()
         # Not in a finally clause: a worker that leaves its loop early must not wait here for the others.
-        self._recording.end_epoch()
+        self.recording.end_epoch()
 
 
 def count_samples(batch: object) -> int:
@@ -292,10 +265,8 @@ def count_samples(batch: object) -> int:
     for tensor in _tensors(batch):
         if tensor.ndim:
             return tensor.shape[0]
-    raise UserError(
-        f"run.epoch: the batch is of type {type(batch).__name__}, in which no tensor tells the samples; give "
-        "samples=, a function that counts those of a batch"
-    )
+    found = f"the batch is of type {type(batch).__name__}, in which no tensor tells the samples"
+    raise UserError(f"run.epoch: {found}; give samples=, a function that counts them")
 
 
 def _tensors(batch: Any) -> Iterator[Tensor]:  # noqa: ANN401, whatever a loader gives
@@ -346,10 +317,8 @@ def make_run_folder(study: Path, first: ScriptHeader) -> tuple[Path, ScriptHeade
     try:
         study.mkdir(parents=True, exist_ok=True)
         if (study / STUDY_NAME).exists() or list_run_folders(study):
-            raise UserError(
-                f"{SOURCE}: study: found {study.name!r}, but {study} holds runs that were submitted, with "
-                "which those of another script are not compared; give another name"
-            )
+            found = f"found {study.name!r}, but {study} holds runs that were submitted"
+            raise UserError(f"{SOURCE}: study: {found}; give another name")
         for repeat in count(1):
             folder = study / f"{name}-r{repeat}"
             with suppress(FileExistsError):

@@ -29,7 +29,7 @@ def clean(text: object) -> str:
 
 def count(number_of: int, thing: str) -> str:
     """Return "1 run", "2 runs", "3 launches"."""
-    ending = "es" if thing.endswith("ch") else "s"
+    ending = "es" if thing.endswith(("ch", "ss")) else "s"
     return f"{number_of:,} {thing}{'' if number_of == 1 else ending}"
 
 

@@ -2,27 +2,84 @@
 
 import dataclasses
 import math
+import socket
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unet_scaling.data.batches import ImageBatch, ImageData
-from unet_scaling.data.loader import load_data
-from unet_scaling.emulation import EmulatedUNet, parameter_bytes
+from unet_scaling.data.batches import ImageBatch, ImageData, ImageSource
+from unet_scaling.data.cache import (
+    ResidentImages,
+    build_cache,
+    default_cache_root,
+    open_cache,
+    verification_of_cache,
+)
+from unet_scaling.data.decoding import DecodedImages
+from unet_scaling.data.folder import Manifest, read_manifest
+from unet_scaling.data.order import require_enough_images, split
+from unet_scaling.data.verification import Verification, verification_of_files
 from unet_scaling.group.group import Group
 from unet_scaling.model import Norm, UNet
 from unet_scaling.study.compute_profile import profile_of, require_same_parameters
+from unet_scaling.study.optional_parts import optional_part
 from unet_scaling.study.record_lines import Evaluated, Result
 from unet_scaling.task.task import Task, finite_counts, require_finite
+
+# A verification that takes longer is reported.
+UNREPORTED_SECONDS = 2.0
 
 
 class UNetTask(Task):
     """Segmentation of the images of `[data]` by the network of `[model]`."""
 
     def load_data(self, group: Group) -> ImageData:
-        return load_data(self.config, group)
+        """Open the images; the first worker of each host decodes them once for all.
+
+        Raises UserError (65), before any training, for a folder that does not match its manifest and
+        for more workers or larger batches than the images can serve. Of images that are only replayed, the
+        manifest tells the number.
+        """
+        config = self.config
+        manifest = read_manifest(config.data.manifest_path)
+        parts = split(len(manifest.pairs), config.data.test_share, config.data.split_seed)
+        require_enough_images(config, len(parts.train))
+        if not config.is_emulated:
+            source, verification = self._open_images(manifest, group)
+            return ImageData(source, verification, parts, config, group, manifest.sha256)
+        with optional_part("emulation.compute"):
+            from unet_scaling.emulation.worker import EmulatedData, ReplayedImages, emulated_profile
+        if config.emulation.data == "replayed":
+            source, verification = ReplayedImages(len(manifest.pairs), config.data), Verification({}, "")
+        else:
+            source, verification = self._open_images(manifest, group)
+        opened = (source, verification, parts, config, group, manifest.sha256)
+        return EmulatedData(*opened, profile=emulated_profile(config, group))
+
+    def _open_images(self, manifest: Manifest, group: Group) -> tuple[ImageSource, Verification]:
+        data = self.config.data
+        folder = Path(data.folder)
+        manifest.require_unchanged(folder)
+        # This worker's number among those of its host, and how many there are: each verifies a part.
+        hosts = group.gather_strings(socket.gethostname())
+        own = hosts[group.rank]
+        index, count = hosts[: group.rank].count(own), hosts.count(own)
+        if data.loading == "decode":
+            decoded = DecodedImages(manifest, folder, data)
+            verification = verification_of_files(manifest, folder, index, count)
+            _verify(verification, group)
+            return decoded, verification
+        root = default_cache_root()
+        is_first = group.identity.local_rank == 0
+        group.run_on_all(lambda: build_cache(manifest, folder, data, root) if is_first else None)
+        cached = open_cache(manifest, folder, data, root)
+        if data.loading == "device":
+            return ResidentImages(cached, group.device), Verification({}, "")
+        return cached, verification_of_cache(cached.folder, index, count)
 
     def build_model(self, synchronized_norm: Norm) -> UNet:
         """Return the U-Net, or what stands for it in an emulated worker.
@@ -31,16 +88,16 @@ class UNetTask(Task):
         workers is asked for on a CPU.
         """
         config = self.config
-        network = EmulatedUNet if config.is_emulated else UNet
-        norm = self._norm(synchronized_norm)
-        model = network(config.data.channels, config.model.width, config.model.depth, norm=norm)
-        if config.is_emulated:
-            require_same_parameters(profile_of(config), parameter_bytes(model))
-        return model
-
-    def _norm(self, synchronized_norm: Norm) -> Norm:
         norms: dict[str, Norm] = {"local": nn.BatchNorm2d, "sync": synchronized_norm, "off": nn.Identity}
-        return norms[self.config.model.batch_norm]
+        shape = (config.data.channels, config.model.width, config.model.depth)
+        norm = norms[config.model.batch_norm]
+        if not config.is_emulated:
+            return UNet(*shape, norm=norm)
+        with optional_part("emulation.compute"):
+            from unet_scaling.emulation.worker import EmulatedUNet, parameter_bytes
+        model = EmulatedUNet(*shape, norm=norm)
+        require_same_parameters(profile_of(config), parameter_bytes(model))
+        return model
 
     def loss(self, model: nn.Module, batch: ImageBatch) -> Tensor:
         """Return the binary cross-entropy with logits, the mean over images and pixels."""
@@ -53,7 +110,7 @@ class UNetTask(Task):
 
     def result(self, counts: Tensor, evaluated: Evaluated) -> Result:
         require_finite(counts, evaluated.epochs, "evaluation")
-        total = total_counts(counts)
+        total = PixelCounts(*counts.sum(dim=0).tolist())
         return Result(
             **evaluated.model_dump(),
             **dataclasses.asdict(total),
@@ -61,6 +118,16 @@ class UNetTask(Task):
             dice=total.dice,
             image_iou=mean_image_iou(counts),
         )
+
+
+def _verify(verification: Verification, group: Group) -> None:
+    """Hash the files that training will read, each once on every host; UserError (65) on every worker."""
+    begin = time.perf_counter()
+    group.run_on_all(verification.verify_all)
+    mebibytes = sum(group.gather_numbers(verification.bytes)) / 2**20
+    seconds = time.perf_counter() - begin
+    if group.rank == 0 and seconds > UNREPORTED_SECONDS:
+        print(f"verified {mebibytes:.1f} MiB of images in {seconds:.2f} s", flush=True)
 
 
 @dataclass(frozen=True)
@@ -99,12 +166,6 @@ def count_pixels(logits: Tensor, mask: Tensor) -> Tensor:
     false_negative = actual.sum() - true_positive
     true_negative = mask.numel() - true_positive - false_positive - false_negative
     return torch.stack([true_positive, false_positive, false_negative, true_negative])
-
-
-def total_counts(counts: Tensor) -> PixelCounts:
-    """Return the sum of int64 counts [images, 4]."""
-    true_positive, false_positive, false_negative, true_negative = counts.sum(dim=0).tolist()
-    return PixelCounts(true_positive, false_positive, false_negative, true_negative)
 
 
 def mean_image_iou(counts: Tensor) -> float | None:

@@ -1,18 +1,20 @@
-"""The images of emulated workers: loading is waited for as the profile says, or done and not used."""
+"""An emulated worker: all that communicates is there; loading, computing and updates are waited for."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unet_scaling.data.batches import ImageBatch, ImageData
 from unet_scaling.data.order import Indices
+from unet_scaling.emulation.waits import emulated_compute
 from unet_scaling.group.group import Group
-from unet_scaling.measure.emulated_compute import emulated_compute
 from unet_scaling.measure.phases import Clock
+from unet_scaling.model import UNet
 from unet_scaling.study.compute_profile import ProfileFile, profile_of
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
@@ -82,3 +84,54 @@ def emulated_profile(config: RunConfig, group: Group) -> ProfileFile:
     file = profile_of(config)
     emulated_compute.start(file.profile, config.seed, group.rank)
     return file
+
+
+class EmulatedUNet(UNet):
+    """The parameters of the U-Net. Its passes wait; gradients are zero, ready in the recorded order."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return one logit of zero, whatever the images are."""
+        order = emulated_compute.order()
+        weights = list(self.parameters())
+        logits = images.new_zeros(1, 1, 1, 1)
+        # The node that is made last runs first in the backward pass; a gradient is accumulated, and its hooks
+        # are called, before the next node runs.
+        for place in reversed(range(len(order))):
+            weight = weights[order[place]]
+            logits = _ReadyGradient.apply(logits, weight, place)  # type: ignore[no-untyped-call]
+        emulated_compute.forward()
+        return logits
+
+
+class _ReadyGradient(torch.autograd.Function):
+    """The identity; in the backward pass it waits, then gives the parameter its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, weight: Tensor, place: int) -> Tensor:  # noqa: ANN401
+        ctx.weight = weight
+        ctx.place = place
+        return logits.view_as(logits)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401
+        # A new tensor each time, which the parameter takes over without a copy.
+        own = torch.zeros_like(ctx.weight)
+        emulated_compute.gradient(ctx.place)
+        return gradient, own, None
+
+
+class EmulatedAdam(torch.optim.Adam):
+    """Waits as long as an update took, and changes no weight."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        with emulated_compute.clearing():
+            super().zero_grad(set_to_none)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002
+        emulated_compute.update()
+
+
+def parameter_bytes(model: nn.Module) -> dict[str, int]:
+    """Return the size of every parameter by name, in the order of model.parameters()."""
+    return {name: weight.numel() * weight.element_size() for name, weight in model.named_parameters()}
