@@ -7,7 +7,6 @@ from pathlib import Path
 from analysis.load import load_study
 from analysis.report.assemble import make_report
 from analysis.report.exports import summary_json
-from analysis.study import Study
 from tests.reports import Compared
 from tests.tampering import rows_of
 
@@ -79,17 +78,16 @@ def compared_plainly(comparison: Path, changed: Sequence[str] = ("commit",)) -> 
     return claimed and all(fact["differs"] == "False" or fact["fact"] in changed for fact in facts)
 
 
-def write_summary(study: Study, output: Path) -> Path:
-    """Write the summary.json of a report on this study, and nothing else of it; none without a usable run."""
+def report_on(folder: Path, output: Path) -> Path:
+    """Write the summary.json of a report on the records in a folder, and nothing else of it.
+
+    Raises UserError where they are refused as a whole; without a usable run nothing is written.
+    """
+    study = load_study(folder)
     output.mkdir(parents=True)
     if len(study.subject.runs):
         (output / "summary.json").write_text(summary_json(make_report(study)))
     return output
-
-
-def report_on(folder: Path, output: Path) -> Path:
-    """Report on the records in a folder. Raises UserError where they are refused as a whole."""
-    return write_summary(load_study(folder), output)
 
 
 def compare_pair(folder: Path, output: Path) -> Path:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.budgets import Steps, write_budget_run
-from tests.evidence import evidence
 from tests.own_task_records import as_own_task
 from tests.played_runs import near, write_all_played
 from tests.records import PIXELS, make_workers, write_run
@@ -381,9 +380,3 @@ def test_older_logs_decide_nothing(tmp_path: Path) -> None:
     assert (answer["kind"], advice["workers"]) == ("undecided", None)
     assert [tile["light"] for tile in answer["tiles"] if tile["title"] != "Time and cost"] == ["unknown"] * 3
     assert "10.00x" in answer["headline"]
-
-
-def test_the_published_runs_say_not_to_scale_out() -> None:
-    answers = report_of(evidence("published_gap_controller")).summary["answers"]
-    assert {answer["kind"] for answer in answers} == {"stay"}
-    assert all("IoU falls from 0.33 to 0.01" in answer["headline"] for answer in answers)

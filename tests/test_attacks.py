@@ -14,10 +14,6 @@ from typing import Any
 import pytest
 
 from analysis.__main__ import main
-from analysis.beside import PREDICTIONS_FOLDER, write_prediction
-from analysis.forecast import predict_study, score_table
-from analysis.load import load_study
-from analysis.older import load_reference
 from tests.attacks import MORE, ON_TRAINING, Attack, every, write_base
 from tests.attacks_on_facts import ON_FACTS
 from tests.attacks_on_pairs import ON_PAIRS, in_b, write_pair
@@ -28,13 +24,11 @@ from tests.claims import (
     names_one_for_nothing,
     report_on,
     says_what_is_not_known,
-    write_summary,
 )
 from tests.honest import write_honest
 from tests.honest_studies import HONEST
-from tests.predicted import LATER, write_launches
 from tests.reports import without_figures
-from tests.tampering import Runs, change_study, scored, slower
+from tests.tampering import change_study, scored, slower
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
 # What still gets through, and why.
@@ -94,7 +88,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
 
 def test_every_attack_has_a_name_of_its_own() -> None:
     names = [attack.name for attack in (*ON_REPORT, *ON_PAIRS)]
-    others = {"one named for nothing", "inputs of a prediction exchanged"}
+    others = {"one named for nothing"}
     assert len(set(names)) == len(names)
     assert set(names) | others >= NOT_YET
     assert set(names) >= QUICK
@@ -156,26 +150,6 @@ def test_a_floor_between_equal_arms_names_none_of_them(base: Base, tmp_path: Pat
     change_study(study, criteria={"efficiency_floor": sum(lows) / len(lows)})
     report = report_on(study, tmp_path / "report")
     assert names_one_for_nothing(report) is ("one named for nothing" in NOT_YET)
-
-
-def test_a_prediction_whose_inputs_were_exchanged_is_not_scored(tmp_path: Path) -> None:
-    write_launches(tmp_path, {1: [0.1, 0.102, 0.098], 2: [0.11, 0.112, 0.108], 4: [0.115, 0.117, 0.113]})
-    write_prediction(tmp_path / PREDICTIONS_FOLDER, predict_study(tmp_path, load_study(tmp_path), [8]))
-    write_launches(tmp_path, {8: [0.12] * 3}, header={"started_utc": LATER})
-    assert score_table(load_study(tmp_path))["counted"].any()
-    Runs(tmp_path).of(workers=[1, 2, 4]).change(slower(1.1))
-    counted = bool(score_table(load_study(tmp_path))["counted"].any())
-    assert counted is ("inputs of a prediction exchanged" in NOT_YET)
-
-
-def test_logs_in_the_older_layout_claim_nothing_plainly(base: Base, tmp_path: Path) -> None:
-    for _, lines in Runs(base("with files")).of(repeats=[1]).records():
-        config = lines.config
-        name = f"log{'_hvd' if config.framework == 'horovod' else ''}_{config.workers}.csv"
-        shutil.copy(base("with files") / config.run / "log.csv", tmp_path / name)
-    report = write_summary(load_reference(tmp_path), tmp_path / "report")
-    assert (report / "summary.json").exists()
-    assert not claims_plainly(report)
 
 
 def test_the_commands_themselves_tell_a_study_from_an_attacked_one(

@@ -207,7 +207,7 @@ def test_a_static_graph_has_one_pass_per_step() -> None:
     [
         (NATIVE, 1, ("kill", "SIGTERM")),
         ("horovod", 2, ("kill",)),
-        framework_parameter("lightning", 2, ("SIGTERM",)),
+        framework_parameter("lightning", 2, ("SIGTERM",), marks=[pytest.mark.verify]),
     ],
 )
 def test_played_killed_and_stopped_runs_train_what_two_real_workers_do(
@@ -288,7 +288,10 @@ REFUSED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "workers"), [("histogram", 1), ("mask", 2), ("not saved", 1)])
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [pytest.param("histogram", 1, marks=pytest.mark.verify), ("mask", 2), ("not saved", 1)],
+)
 def test_a_buffer_that_makes_one_state_have_two_scores_is_refused_by_name(
     name: str, workers: int, tmp_path: Path
 ) -> None:

@@ -89,7 +89,7 @@ def test_the_end_of_the_jobs_time_stops_a_run_in_order_without_a_signal(images: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", ["horovod", pytest.param("pytorch_native", marks=pytest.mark.verify)])
 def test_the_worker_that_failed_first_is_named(framework: str, images: Path, tmp_path: Path) -> None:
     failed = attempt(tmp_path / "run", fault_point(images, framework), Fault("exception", 3))
     assert failed.seconds < FAR_BELOW_DEFAULT_SECONDS
