@@ -47,7 +47,7 @@ LEAST_SHOWN_OVERHEAD = 0.01
 VARIES_WITH_THE_PACE = ("compute", "data_wait")
 # Of an overhead, for what is named as its cause: two causes cannot each be the larger half.
 EXPLAINS = 0.5
-# Of a step. A quarter of it in wait for images is worth a cache, however well the point scales.
+# Of a step. Where a quarter of it is wait for images, any growth of it is told, whatever the cores did.
 INPUT_BOUND = 0.25
 # Of worker time. More than any overhead has to have: images come from a disk that other work may share.
 INPUT_SLOWER = 0.05
@@ -349,11 +349,15 @@ def causes(facts: PointFacts) -> Iterator[tuple[str, Stake]]:
     On a busy machine only what does not depend on times is told.
     """
     config, overhead, straggler = facts.header.config, facts.overhead, facts.straggler
+    is_bound = facts.shares["data_wait"] >= INPUT_BOUND
     if facts.disturbed:
         yield "machine busy", (max(each.busiest for each in facts.disturbed), NAN, NAN)
-    elif facts.shares["data_wait"] >= INPUT_BOUND:
+    elif is_bound and math.isnan(overhead["data_wait"]):
         yield "input-bound", _stake(facts.shares, "data_wait")
-    elif overhead["data_wait"] >= INPUT_SLOWER and facts.is_not_for_cores("data_wait"):
+    # What 1 worker waits for as long is no cause of lost efficiency.
+    elif (is_bound and facts.is_significant("data_wait")) or (
+        overhead["data_wait"] >= INPUT_SLOWER and facts.is_not_for_cores("data_wait")
+    ):
         yield "input-bound", _stake(overhead, "data_wait")
     # That a thread waited is counted in every launch, whatever its pace: no wider interval is asked for.
     is_shown = any(not overhead[f"{part}_low"] < LEAST_SHOWN_OVERHEAD for part in CONTENDED_PARTS)

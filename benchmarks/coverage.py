@@ -269,10 +269,10 @@ def answer_rows(studies: int) -> Rows:
                 compared, between = compare(study, family=["options"]), iou_between_frameworks(study)
                 tables = (summarise(study), compared, iou_table(study), between, cost_table(study))
                 found = [(each.framework, each.kind) for each in recommend(study, *tables)]
-                named = (framework is not None for framework, _ in found)
-                horovod = (framework == "horovod" for framework, _ in found)
-                kinds = ((kind == wanted for _, kind in found) for wanted in ("scale", "stay"))
-                shares = (100 * float(np.mean([*of])) for of in (named, horovod, *kinds))
+                named = [framework is not None for framework, _ in found]
+                horovod = [framework == "horovod" for framework, _ in found]
+                scale, stay = ([kind == wanted for _, kind in found] for wanted in ("scale", "stay"))
+                shares = (100 * float(np.mean(of)) for of in (named, horovod, scale, stay))
                 truth = (f"{efficiency:.3f}", f"{100 * (ratio - 1):.0f} %")
                 yield cell.name, repeats, *truth, *shares
 

@@ -321,6 +321,7 @@ CASES = (
     options={"data": {"loading": "decode"}}),
     Case(INPUT, ("9.2 % of it more", "profile"), Steps(data_wait=0.02)),
     silent(INPUT, Steps(data_wait=0.012)),
+    silent(INPUT, Steps(data_wait=0.1), alone=Steps(data_wait=0.1)),
     silent(INPUT, Steps(data_wait=0.02, contended=NO_CORE)),
     Case(CONTENTION, ("45.9 % of the cores", "why_yield.toml"), Steps(data_wait=0.02, contended=BUSY_HELPER)),
     Case(CONTENTION, ("a core 18.3 %", "more cores per worker"), Steps(forward=0.04, contended=OWN_HELPER),
@@ -465,6 +466,8 @@ def test_what_is_most_at_stake_comes_first_with_the_interval_of_its_part(tmp_pat
         assert row["at_stake_low"] == pytest.approx(budget[f"{name}_low"])
     first, *_ = found.rows("diagnosis", options="learning_rate=0.009")
     assert first["rule"] == INPUT
+    (answer,) = (each for each in found.report.answers if each.options == first["options"])
+    assert f"{first['finding']}; try {first['try_next']}" in answer.next_steps[-1]
     assert np.isnan(report_of(straggling(tmp_path / "slow")).row("diagnosis", rule=STRAGGLER)["at_stake_low"])
 
 

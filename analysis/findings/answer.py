@@ -4,7 +4,7 @@ Nothing is decided here but lights: decide.py has the decisions, and analysis/te
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -46,12 +46,17 @@ class Answer:
     next_steps: tuple[str, ...]
 
 
-def answers_of(recommendations: Sequence[Recommendation], trust: Trust) -> list[Answer]:
-    """Return one answer for each set of options: the best set first, then the most decided."""
+def answers_of(
+    recommendations: Sequence[Recommendation], trust: Trust, causes: Mapping[str, object]
+) -> list[Answer]:
+    """Return one answer for each set of options: the best set first, then the most decided.
+
+    `causes` has for options the Diagnosis of what most efficiency is lost by.
+    """
     best = best_of(recommendations)
     kinds = get_args(Kind)
     ordered = sorted(recommendations, key=lambda advice: (advice is not best, kinds.index(advice.kind)))
-    return [_answer(advice, trust) for advice in ordered]
+    return [_answer(advice, trust, causes.get(advice.options)) for advice in ordered]
 
 
 def compared_options(recommendations: Sequence[Recommendation]) -> str:
@@ -73,9 +78,10 @@ def compared_options(recommendations: Sequence[Recommendation]) -> str:
     return line
 
 
-def _answer(advice: Recommendation, trust: Trust) -> Answer:
+def _answer(advice: Recommendation, trust: Trust, cause: object) -> Answer:
     study = trust.study
     context = {"advice": advice, "points": advice.candidates, "study": study, "device": device_of(study)}
+    context["cause"] = cause
     line = _headline(advice, context)
     # An unfair comparison names what speaks against it, and claims nothing.
     line = line if advice.kind == "unfair" else trust.qualified(line, advice.options)

@@ -145,7 +145,8 @@ class Report:
         if self.study.is_of_scripts:
             answers = script_answers(self.study, self.points)
         else:
-            answers = with_played(answers_of(self.recommendations, self.trust), self.played)
+            causes = {each.options: each for each in reversed(self.diagnoses)}
+            answers = with_played(answers_of(self.recommendations, self.trust, causes), self.played)
         if self.study.subject is self.study.maps_only:
             answers = [maps_answer(self.saliency)]
         return as_restricted(answers, self.study)
