@@ -17,6 +17,7 @@ from pathlib import Path
 
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import EXIT_OK, UserError
+from unet_scaling.study.validation import counts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,9 +43,9 @@ def command_line() -> CommandLine:
     """Return the parser of this program."""
     parser = CommandLine("python -m analysis predict", __doc__)
     parser.add_argument("study", type=Path, metavar="logs/STUDY", help="folder of a study's runs")
-    counts = "worker counts to predict, such as 8,14; none of them may be measured yet"
+    asked = "worker counts to predict, such as 8,14; none of them may be measured yet"
     parser.add_argument(
-        "--for", dest="workers", required=True, type=counts_to_predict, metavar="N,N,...", help=counts
+        "--for", dest="workers", required=True, type=counts_to_predict, metavar="N,N,...", help=asked
     )
     output = "where the file goes; default: predictions/ in the study's folder, where the report finds it"
     parser.add_argument("--output", type=Path, metavar="FOLDER", help=output)
@@ -52,11 +53,7 @@ def command_line() -> CommandLine:
 
 
 def counts_to_predict(text: str) -> list[int]:
-    """Return the counts of "8,14", ascending."""
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and int(word) >= 2 for word in words):
+    found = counts(text)
+    if found[0] < 2:
         raise argparse.ArgumentTypeError(f"found {text!r}; allowed: numbers of at least 2, such as 8,14")
-    counts = sorted({int(word) for word in words})
-    if len(counts) < len(words):
-        raise argparse.ArgumentTypeError(f"found {text!r}, which names a count twice")
-    return counts
+    return found

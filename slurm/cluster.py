@@ -10,7 +10,6 @@ from pydantic import (
     BeforeValidator,
     Field,
     PositiveInt,
-    StringConstraints,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -24,31 +23,31 @@ from unet_scaling.study.keys import Allowed
 from unet_scaling.study.validation import StrictModel, read_toml, validated
 
 # What may stand in a #SBATCH line: a newline there would end the comment and run as shell.
+OPTION_PATTERN = r"^[A-Za-z0-9._,:+/=@%\[\]-]+$"
+SBATCH_PATTERN = r"^[A-Za-z0-9._,:+/=@%\[\]&|()*-]+$"
+TIME_LIMIT_PATTERN = r"^(\d+-)?\d+(:\d+){0,2}$"
 Option = Annotated[
     str,
-    StringConstraints(pattern=r"^[A-Za-z0-9._,:+/=@%\[\]-]+$"),
+    Field(pattern=OPTION_PATTERN),
     Allowed("a text of letters, digits and . _ , : + / = @ % [ ] - without spaces"),
 ]
 SbatchOption = Annotated[
     str,
-    StringConstraints(pattern=r"^[A-Za-z0-9._,:+/=@%\[\]&|()*-]+$"),
+    Field(pattern=SBATCH_PATTERN),
     Allowed("one option with its value, of letters, digits and . _ , : + / = @ % [ ] & | ( ) * -"),
     BeforeValidator(lambda value: as_one_word(value) if isinstance(value, str) else value),
     AfterValidator(free_option),
 ]
 Variable = Annotated[
-    str, StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]*$"), Allowed("a name of capital letters, digits and _")
+    str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$"), Allowed("a name of capital letters, digits and _")
 ]
 Word = Annotated[
-    str,
-    StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$"),
-    Allowed("a text without line breaks and other control characters"),
+    str, Field(pattern=r"^[^\x00-\x1f\x7f]+$"), Allowed("a text without line breaks and control characters")
 ]
-TIME_LIMIT_PATTERN = r"^(\d+-)?\d+(:\d+){0,2}$"
 TimeLimit = Annotated[
     str,
-    StringConstraints(pattern=TIME_LIMIT_PATTERN),
-    Allowed('a text as Slurm writes limits, such as "30" minutes, "02:00:00" or "1-12:00"'),
+    Field(pattern=TIME_LIMIT_PATTERN),
+    Allowed('a limit as Slurm writes it, such as "30" minutes, "02:00:00" or "1-12:00"'),
 ]
 DAY_SECONDS = 24 * 3600
 

@@ -195,5 +195,5 @@ def test_a_signal_to_all_processes_of_a_job_step_leaves_the_loaders_which_keep_n
 
 
 def test_processes_without_anything_to_decode_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"loader_workers = 2"):
+    with pytest.raises(ValueError, match="loader_workers: found 2"):
         make_point(Path("/images"), loader_workers=2)

@@ -246,7 +246,8 @@ def test_what_cannot_be_predicted_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"), [("1", "at least 2"), ("8,8", "twice"), ("eight", "allowed: numbers")]
+    ("asked", "said"),
+    [("1", "at least 2"), ("8,8", "allowed: different numbers"), ("eight", "allowed: different numbers")],
 )
 def test_counts_that_are_none_are_wrong_usage(
     tmp_path: Path, asked: str, said: str, capsys: pytest.CaptureFixture[str]

@@ -27,7 +27,7 @@ from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import Criteria
 from unet_scaling.study.study_file import read_study
 from unet_scaling.study.texts import count
-from unet_scaling.study.validation import positive, setting
+from unet_scaling.study.validation import counts, positive, setting
 
 # Enough for a first look at speed: one warms up, and three are timed.
 USUAL_EPOCHS = 4
@@ -94,7 +94,7 @@ def command_line() -> CommandLine:
     add("--option", type=setting, action="append", default=[], metavar="KEY=VALUE", help=option)
     add("--names", metavar="IMAGE:MASK", help=NAMES_HELP)
     add("--foreground", metavar="RULE", help="mask values that are foreground, such as 255")
-    add("--workers", type=_counts, metavar="N,N", help="default: 1, 2, 4, ... to what there is")
+    add("--workers", type=counts, metavar="N,N", help="default: 1, 2, 4, ... to what there is")
     add("--epochs", type=positive, default=USUAL_EPOCHS, help=f"default: {USUAL_EPOCHS}")
     repeats = StudyConfig.model_fields["repeats"].default
     add("--repeats", type=positive, default=repeats, help=f"default: {repeats}")
@@ -106,12 +106,6 @@ def command_line() -> CommandLine:
     add("--share-nodes", action="store_true", help="let other jobs use the nodes meanwhile")
     add("--into", type=Path, default=Path(), metavar="FOLDER", help="default: this folder")
     return parser
-
-
-def _counts(text: str) -> list[int]:
-    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
-        raise UserError(f"--workers: found {text!r}; allowed: worker counts such as 1,2,4")
-    return [int(each) for each in text.split(",")]
 
 
 def _require_sound(arguments: argparse.Namespace) -> None:

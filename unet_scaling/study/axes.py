@@ -6,10 +6,10 @@ Imported on login nodes: needs pydantic, but neither torch nor pandas.
 from functools import cache
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, create_model
+from pydantic import Discriminator, Field, Tag, create_model
 from pydantic.fields import FieldInfo
 
-from unet_scaling.study.config import LONGEST_NAME, PlainName, StudyConfig, no_value_twice
+from unet_scaling.study.config import LONGEST_NAME, Distinct, PlainName, StudyConfig
 from unet_scaling.study.options import OPTION_TABLES
 from unet_scaling.study.validation import StrictModel
 
@@ -34,14 +34,8 @@ def study_file_model(built_in: bool = True) -> type[StudyConfig]:
 
 def _or_axis(field: FieldInfo) -> object:
     one: Any = Annotated[(field.annotation, *field.metadata, Tag("value"))]
-    axis = Annotated[
-        list[one],
-        Field(min_length=1, json_schema_extra={"uniqueItems": True}),
-        AfterValidator(no_value_twice),
-        Tag("axis"),
-    ]
-    kind = Discriminator(lambda value: "axis" if isinstance(value, list) else "value")
-    return Annotated[one | axis, kind]
+    axis: Any = Annotated[Distinct[one], Tag("axis")]
+    return Annotated[one | axis, Discriminator(lambda value: "axis" if isinstance(value, list) else "value")]
 
 
 def _field(field: FieldInfo, **changes: Any) -> Any:  # noqa: ANN401  (a field, as create_model takes them)

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, SerializeAsAny, WithJsonSchema, model_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -84,10 +84,26 @@ REPEATS_SCHEMA = {
         {"type": "string", "pattern": UNTIL.pattern, "words": PRECISION_WORDS},
     ]
 }
+Item = TypeVar("Item")
 OptionKey = tuple[str, str]  # table and key
 Options = dict[OptionKey, Any]
 # The first epoch of an attempt is its warm-up.
 FEWEST_PROFILED_EPOCHS = 2
+
+
+def no_value_twice(values: list[Any]) -> list[Any]:
+    """Return the values; raises ValueError where one is there twice."""
+    if len(set(values)) != len(values):
+        raise ValueError(f"{values} names a value twice")
+    return values
+
+
+# A list, such as an axis, that has at least one value and none twice.
+Distinct = Annotated[
+    list[Item],
+    Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(no_value_twice),
+]
 
 
 class RunConfig(StrictModel):
@@ -222,13 +238,6 @@ def _dilated_cycle_time(knobs: HorovodKnobs) -> HorovodKnobs:
     return knobs.model_copy(update={"cycle_time_ms": dilated(undilated)})
 
 
-def no_value_twice(values: list[Any]) -> list[Any]:
-    """Return the values; raises ValueError where one is there twice."""
-    if len(set(values)) != len(values):
-        raise ValueError(f"{values} names a value twice")
-    return values
-
-
 class StudyConfig(StrictModel):
     """One TOML file: frameworks x worker counts x options x repeats. Tables hold scalars or axes."""
 
@@ -237,29 +246,20 @@ class StudyConfig(StrictModel):
         description="of the study and its folder below logs/; default: the file's name",
         examples=["sweep"],
     )
-    frameworks: Annotated[list[Framework], AfterValidator(no_value_twice)] = Field(
+    frameworks: Distinct[Framework] = Field(
         list(FRAMEWORKS),
-        min_length=1,
-        description="compared with each other; lightning (Fabric) and accelerate are installed by "
-        "environment/install.sh --with",
+        description="compared; lightning (Fabric) and accelerate: environment/install.sh --with",
         examples=[["horovod"]],
-        json_schema_extra={"uniqueItems": True},
     )
-    workers: Annotated[list[Workers], AfterValidator(no_value_twice)] = Field(
-        min_length=1,
-        description="worker counts, for speed-up with 1 among them",
-        examples=[[1, 2, 4]],
-        json_schema_extra={"uniqueItems": True},
+    workers: Distinct[Workers] = Field(
+        description="worker counts, for speed-up with 1 among them", examples=[[1, 2, 4]]
     )
     repeats: Annotated[int, Field(ge=1, le=MOST_REPEATS), WithJsonSchema(REPEATS_SCHEMA)] = Field(
         5,
         description="launches of each configuration, each with its own seed; or 'until 3 %, at most 20'",
         examples=["until 3 %"],
     )
-    until: SkipJsonSchema[Precision | None] = Field(
-        None,
-        description="set by repeats = 'until 3 %': more repeats until the ratio's interval is this narrow",
-    )
+    until: SkipJsonSchema[Precision | None] = Field(None, description="set by repeats = 'until 3 %'")
     seed: int = Field(
         1, ge=0, le=LARGEST_FIRST_SEED, description="of the first repeat; the next ones count up"
     )

@@ -78,6 +78,15 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def counts(text: str) -> list[int]:
+    """Return the worker counts of "8,14", ascending, from the command line."""
+    words = [word.strip() for word in text.split(",")]
+    found = sorted({int(word) for word in words if word.isdecimal()})
+    if len(found) < len(words) or found[0] < 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: different numbers, such as 1,2,8")
+    return found
+
+
 def flat_values(model: StrictModel, prefix: str = "") -> dict[str, object]:
     """Return the values of a model by dotted keys; ten times as fast as `model_dump`."""
     values: dict[str, object] = {}
