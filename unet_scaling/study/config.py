@@ -84,7 +84,7 @@ REPEATS_SCHEMA = {
         {"type": "string", "pattern": UNTIL.pattern, "words": PRECISION_WORDS},
     ]
 }
-Item = TypeVar("Item")
+Element = TypeVar("Element")
 OptionKey = tuple[str, str]  # table and key
 Options = dict[OptionKey, Any]
 # The first epoch of an attempt is its warm-up.
@@ -100,7 +100,7 @@ def no_value_twice(values: list[Any]) -> list[Any]:
 
 # A list, such as an axis, that has at least one value and none twice.
 Distinct = Annotated[
-    list[Item],
+    list[Element],
     Field(min_length=1, json_schema_extra={"uniqueItems": True}),
     AfterValidator(no_value_twice),
 ]
