@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm.study_folder import StudyFolder
-from tests.records import digest, make_transport, make_workers
+from tests.records import digest, make_transport, make_workers, write_all
 from unet_scaling.measure.step_sample import StepSample
 from unet_scaling.run.recorder import older_log
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig, StudyConfig
@@ -30,7 +30,7 @@ from unet_scaling.study.measurements import (
     Probe,
     Startup,
 )
-from unet_scaling.study.record import RECORD_NAME, RecordWriter
+from unet_scaling.study.record import RECORD_NAME
 from unet_scaling.study.record_lines import End, Epoch, Evaluation, Header, Result, WorkerFacts
 from unet_scaling.training import learning_rate
 
@@ -157,10 +157,7 @@ def _write_run(
     ]
     header = _header(config, truth, begun)
     lines = Lines(header, _startup(config.workers, random), _probe(config.workers), epochs, results, COMPLETE)
-    writer = RecordWriter(folder / RECORD_NAME)
-    for line in lines.in_order():
-        writer.write(line)
-    writer.close()
+    write_all(folder / RECORD_NAME, lines.in_order())
     if truth.has_files:
         write_verified(folder / "steps.parquet", sample.parquet() or b"")
         (folder / "log.csv").write_text(older_log(epochs, results[-1]))

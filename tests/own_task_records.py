@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.records import write_all
 from tests.tasks import POINTS
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.options import TaskOptions
-from unet_scaling.study.record import RECORD_NAME, RecordWriter, read_record
+from unet_scaling.study.record import RECORD_NAME, read_record
 from unet_scaling.study.record_lines import Epoch, Evaluated, Result, Scores
 from unet_scaling.study.study_file import task_sha256
 
@@ -38,10 +39,7 @@ def _write_again(path: Path, task: TaskOptions, score: str) -> None:
     (path.parent / "config.json").write_text(config.model_dump_json())
     header = record.header.model_copy(update={"config": config, "config_sha256": config.digest()})
     path.unlink()
-    writer = RecordWriter(path)
-    for line in (header, *_by_epoch(record.epochs, record.results, score), record.end):
-        writer.write(line)
-    writer.close()
+    write_all(path, (header, *_by_epoch(record.epochs, record.results, score), record.end))
 
 
 def _of_task(config: RunConfig, task: TaskOptions) -> RunConfig:

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -212,14 +212,19 @@ def write_record(
     epochs = measured.epochs if measured else make_epochs(point, images_per_second, images_per_epoch)
     first_line = make_header(point, **(header or {}))
     probe = [measured.probe] if measured and measured.probe else []
-    writer = RecordWriter(folder / RECORD_NAME)
     results = [] if point.is_emulated or ious else [make_result(first_line, epochs, iou, test_pixels)]
     trained: list[Epoch | Result] = [*epochs]
     if ious:
         trained = [
             line for number in range(len(epochs)) for line in _evaluated(first_line, epochs, number, ious)
         ]
-    for line in [first_line, *probe, *trained, *results, *([end] if end else [])]:
+    write_all(folder / RECORD_NAME, [first_line, *probe, *trained, *results, *([end] if end else [])])
+
+
+def write_all(path: Path, lines: Iterable[Any]) -> None:
+    """Write a record of these lines by the product's own writer."""
+    writer = RecordWriter(path)
+    for line in lines:
         writer.write(line)
     writer.close()
 

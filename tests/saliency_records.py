@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tests.records import digest, make_epochs, make_header, make_point, make_result
+from tests.records import digest, make_epochs, make_header, make_point, make_result, write_all
 from unet_scaling.explain.checks import overlay_png
 from unet_scaling.study.config import Framework
-from unet_scaling.study.record import RECORD_NAME, RecordWriter
+from unet_scaling.study.record import RECORD_NAME
 from unet_scaling.study.record_lines import End
 from unet_scaling.study.saliency import (
     SALIENCY_FOLDER,
@@ -82,10 +82,7 @@ def write_explained(
     result = make_result(header, epochs, 0.8).model_copy(update={"weights_sha256": digest(made.weights)})
     split = "images" if point.saliency.split == "auto" else point.saliency.split
     line = make_line(made, workers, split, manifest)
-    writer = RecordWriter(folder / RECORD_NAME)
-    for each in (header, *epochs, result, line, End(status="complete")):
-        writer.write(each)
-    writer.close()
+    write_all(folder / RECORD_NAME, (header, *epochs, result, line, End(status="complete")))
     return folder
 
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from tests.records import digest, make_workers
+from tests.records import digest, make_workers, write_all
 from unet_scaling.study.config import Framework
-from unet_scaling.study.record import RECORD_NAME, RecordWriter
+from unet_scaling.study.record import RECORD_NAME
 from unet_scaling.study.record_lines import End, Epoch, ScriptHeader
 
 EPOCHS = 3
@@ -47,7 +47,6 @@ def write_script_run(
     label = "".join(f"-{name}={value}" for name, value in header.options.items())
     folder = study / f"script-{framework}-w{workers:02d}{label}-r{repeat}"
     folder.mkdir(parents=True)
-    writer = RecordWriter(folder / RECORD_NAME)
     seconds = IMAGES / images_per_second
     epochs = [
         Epoch(
@@ -56,7 +55,5 @@ def write_script_run(
         )
         for number in range(EPOCHS)
     ]  # fmt: skip
-    for line in [header, *epochs, *([end] if end else [])]:
-        writer.write(line)
-    writer.close()
+    write_all(folder / RECORD_NAME, [header, *epochs, *([end] if end else [])])
     return folder

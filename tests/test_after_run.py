@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from slurm.after_run import MOST_FRUITLESS, gained, may_be_tried_again
-from tests.records import make_header, make_point, write_run
+from tests.records import make_header, make_point, write_all, write_run
 from unet_scaling.run.failure import reporting_errors
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.record import RECORD_NAME, RecordWriter, set_record_aside
+from unet_scaling.study.record import RECORD_NAME, set_record_aside
 from unet_scaling.study.record_lines import End, Resumed
 
 
@@ -28,10 +28,8 @@ def stopped(
     if (folder / RECORD_NAME).exists():
         set_record_aside(folder)
     begun = Resumed(epoch=resumed[0], step=resumed[1]) if resumed != (0, 0) else None
-    writer = RecordWriter(folder / RECORD_NAME)
-    writer.write(make_header(point, resumed=begun))
-    writer.write(End(status="stopped", reason="for this test", position=position, explained=explained))
-    writer.close()
+    end = End(status="stopped", reason="for this test", position=position, explained=explained)
+    write_all(folder / RECORD_NAME, [make_header(point, resumed=begun), end])
 
 
 def after_run(

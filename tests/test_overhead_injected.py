@@ -13,9 +13,10 @@ from analysis.study import Study
 from slurm.local import launch
 from tests import injected
 from tests.machine import needs_a_core_each, quiet_machine, skip_where_disturbed
+from tests.records import write_all
 from tests.studies import make_point, make_run
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
-from unet_scaling.study.record import RECORD_NAME, RecordWriter, read_record
+from unet_scaling.study.record import RECORD_NAME, read_record
 from unet_scaling.study.record_lines import End
 
 pytestmark = [pytest.mark.slow, pytest.mark.timing, needs_a_core_each]
@@ -79,10 +80,9 @@ def study_of(pair: InjectedPair, epoch: int, study: Path) -> Study:
         (copy / "config.json").write_bytes((folder / "config.json").read_bytes())
         epochs = [line.model_copy(update={"warmup": line.epoch != used}) for line in record.epochs]
         probe = [record.probe] if record.probe else []
-        writer = RecordWriter(copy / RECORD_NAME)
-        for line in [record.header, *probe, *epochs, *record.results, End(status="complete")]:
-            writer.write(line)
-        writer.close()
+        write_all(
+            copy / RECORD_NAME, [record.header, *probe, *epochs, *record.results, End(status="complete")]
+        )
     found = load_study(study)
     return replace(found, runs=found.runs.assign(busy_share=0.0, disturbed=""))
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tests.records import make_epochs, make_header, make_point, make_result
+from tests.records import make_epochs, make_header, make_point, make_result, write_all
 from unet_scaling.study.measurements import (
     PHASE_COLUMNS,
     STARTUP_COLUMNS,
@@ -64,10 +64,7 @@ def startup(**changed: object) -> Startup:
 
 
 def write(path: Path, lines: list[RecordLine]) -> Record:
-    writer = RecordWriter(path)
-    for line in lines:
-        writer.write(line)
-    writer.close()
+    write_all(path, lines)
     return read_record(path)
 
 

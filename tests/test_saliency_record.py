@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from slurm import preflight
 from slurm.after_run import set_disturbed_aside
 from slurm.estimate import KnownSeconds, ProbedSpeed, TimeEstimate, recorded_seconds
-from tests.records import digest, make_epochs, make_header, make_point, make_result
+from tests.records import digest, make_epochs, make_header, make_point, make_result, write_all
 from tests.saliency_records import write_explained
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.record import Record, RecordWriter, read_record, set_launch_aside
+from unet_scaling.study.record import Record, read_record, set_launch_aside
 from unet_scaling.study.record_lines import End, RecordLine
 from unet_scaling.study.saliency import (
     ExplainedImage,
@@ -59,11 +59,8 @@ def written(folder: Path, config: RunConfig, *saliency: RecordLine, late: bool =
     epochs = make_epochs(config, 100.0, 48)
     end = [End(status="complete")]
     folder.mkdir(exist_ok=True)
-    writer = RecordWriter(folder / "run.jsonl")
     tail: list[RecordLine] = [*end, *saliency] if late else [*saliency, *end]
-    for each in (header, *epochs, make_result(header, epochs, 0.8), *tail):
-        writer.write(each)
-    writer.close()
+    write_all(folder / "run.jsonl", [header, *epochs, make_result(header, epochs, 0.8), *tail])
     return read_record(folder / "run.jsonl")
 
 
