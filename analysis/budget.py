@@ -308,15 +308,11 @@ def network_table(study: Study) -> pd.DataFrame:
         if point[["wire_seconds", "latency_seconds"]].isna().any(axis=None):
             continue
         samples = [point[name].dropna().to_numpy(dtype=np.float64) for name in _MEASURED]
-        row: dict[str, Any] = dict(zip(POINT, key, strict=True))
-        row["repeats"] = len(point)
-        row["gradient_bytes"] = gradient_bytes(study.headers[point["run"].iloc[0]])
-        row[_OF_HOSTS] = float(point[_OF_HOSTS].median())
-        intervals = median_intervals(samples, NOT_NEGATIVE)
-        for name, sample, (low, high) in zip(_MEASURED, samples, intervals, strict=True):
-            median = float(np.median(sample)) if len(sample) else NAN
-            row |= {name: median, f"{name}_low": low, f"{name}_high": high}
-        rows.append(row)
+        bounded: list[float] = []
+        for sample, ends in zip(samples, median_intervals(samples, NOT_NEGATIVE), strict=True):
+            bounded += [float(np.median(sample)) if len(sample) else NAN, *ends]
+        size = gradient_bytes(study.headers[point["run"].iloc[0]])
+        rows.append((*key, len(point), size, *bounded, float(point[_OF_HOSTS].median())))
     return pd.DataFrame(rows, columns=_NETWORK_COLUMNS)
 
 

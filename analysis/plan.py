@@ -6,7 +6,7 @@ only from real runs: measured, or predicted. Options that decide what is learned
 """
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,14 +15,15 @@ import pandas as pd
 from analysis.options import OPERATIONAL, flat_options
 from analysis.points import target_of
 from analysis.predict import UNSEEN_LINK, Series, StepTime, all_series
-from analysis.stats import NOT_NEGATIVE, UNKNOWN_INTERVAL, Interval, median_intervals
+from analysis.stats import NOT_NEGATIVE, UNKNOWN_INTERVAL, median_intervals
 from analysis.study import NAN, POINT, SECONDS_PER_HOUR, SERIES, Study
 from unet_scaling.study.record_lines import Header
 
+_ENDS = ("", "_low", "_high")
 _BOUNDED = ("epochs_to_target", "seconds_per_epoch", "seconds_to_target", "worker_hours_to_target")
 PLAN_COLUMNS = [
     *POINT, "target_iou", "runs", "runs_to_target",
-    *(f"{name}{end}" for name in _BOUNDED for end in ("", "_low", "_high")), "speed", "why",
+    *(f"{name}{end}" for name in _BOUNDED for end in _ENDS), "speed", "why",
 ]  # fmt: skip
 ONLY_AT_THE_END = "known only after training: set training.evaluate_every to see when it is reached"
 NO_SPEED = "no real run of these data, model and batch gives the speed"
@@ -34,10 +35,9 @@ SPEED_NEUTRAL = frozenset((
 
 @dataclass(frozen=True)
 class KnownSpeed:
-    """Images per second at a number of workers; `source` is "measured", "predicted", or empty: not known."""
+    """Images per second at a number of workers, with the interval; `source`: measured, predicted or none."""
 
-    images_per_second: float = NAN
-    interval: Interval = UNKNOWN_INTERVAL
+    bounded: Sequence[float] = (NAN, NAN, NAN)
     source: str = ""
     why: str = NO_SPEED
 
@@ -66,8 +66,7 @@ class RealSpeeds:
         for key in alike:
             row = self.measured.get((*key, workers))
             if row is not None:
-                bounds = row["images_per_second_low"], row["images_per_second_high"]
-                return KnownSpeed(row["images_per_second"], bounds, "measured", "")
+                return KnownSpeed([row[f"images_per_second{end}"] for end in _ENDS], "measured", "")
         for key in alike:
             if key in self.series:
                 return self._predicted(self.series[key], workers)
@@ -79,8 +78,7 @@ class RealSpeeds:
         forecast = self.fitted[series.key].at(series.counts.at(workers), series.work)
         within_one_node = bool((series.counts.nodes == 1).all())
         unseen = f"{UNSEEN_LINK}: it holds within one node only" if within_one_node else ""
-        speed, low, high = forecast.throughputs
-        return KnownSpeed(speed, (low, high), "predicted", unseen)
+        return KnownSpeed(forecast.throughputs, "predicted", unseen)
 
 
 def _speed_key(header: Header) -> Hashable:
@@ -118,35 +116,26 @@ def plan_table(
         for number, of in of_series.groupby("workers") if of_series["played"].any() else ():
             workers = int(str(number))
             point = (*series, workers)
-            row = _row(study, of, speeds.at(series, workers), diverged.get(point, 0))
-            rows.append(dict(zip(POINT, point, strict=True)) | row)
+            rows.append((*point, *_cells(study, of, speeds.at(series, workers), diverged.get(point, 0))))
     return pd.DataFrame(rows, columns=PLAN_COLUMNS)
 
 
-def _row(study: Study, evaluated: pd.DataFrame, speed: KnownSpeed, diverged: int) -> dict[str, object]:
+def _cells(study: Study, evaluated: pd.DataFrame, speed: KnownSpeed, diverged: int) -> tuple[object, ...]:
     """Return the columns of a point behind its key."""
     first = evaluated.iloc[0]
     target = target_of(study, str(first["options"]))
     runs, reached, epochs = _epochs_to(target.iou, evaluated, diverged)
     images = float(evaluated["images_per_epoch"].median())
-    low, high = speed.interval
-    seconds = [images / speed.images_per_second, images / high, images / low]
+    per_second, low, high = speed.bounded
+    seconds = [images / each for each in (per_second, high, low)]
     totals = [each * of_one for each, of_one in zip(epochs, seconds, strict=True)]
     hours = [int(first["workers"]) * total / SECONDS_PER_HOUR for total in totals]
-    values = dict(zip(_BOUNDED, (epochs, seconds, totals, hours), strict=True))
     title = study.score.title
     no_target = f"no {title} to reach: {target.source}" if math.isnan(target.iou) else ""
     is_single = bool((evaluated.groupby("run").size() <= 1).any())
     lacking = (no_target, f"{title} {ONLY_AT_THE_END}" if is_single else "", speed.why)
-    ends = ("", "_low", "_high")
-    return {
-        "target_iou": target.iou,
-        "runs": runs,
-        "runs_to_target": reached,
-        **{f"{name}{end}": value for name, of in values.items() for end, value in zip(ends, of, strict=True)},
-        "speed": speed.source,
-        "why": "; ".join(filter(None, lacking)),
-    }
+    why = "; ".join(filter(None, lacking))
+    return target.iou, runs, reached, *epochs, *seconds, *totals, *hours, speed.source, why
 
 
 def _epochs_to(target: float, evaluated: pd.DataFrame, diverged: int) -> tuple[int, int, list[float]]:

@@ -19,7 +19,8 @@ from analysis.arrays import Array, Integers
 from analysis.processes import parallel_map
 from analysis.stats import CONFIDENCE, FEWEST_REPEATS, RESAMPLING_SEED, UNKNOWN_INTERVAL, timed
 from analysis.study import NAN, SECONDS_PER_HOUR, SERIES, Names, Study
-from analysis.text import bracketed, count
+from analysis.text import count
+from analysis.words import lines
 
 # Two points and compute alone leave nothing to tell transfer from anything else.
 FEWEST_COUNTS = 3
@@ -371,7 +372,9 @@ def extrapolate(study: Study) -> Extrapolation:
     for series in every:
         sentences = [f"no prediction: {series.why_unpredictable}"]
         if series.key in results:
-            sentences = [*_prediction_notes(*results[series.key], study.unit), *series.cautions()]
+            (*checks, beyond), fit = results[series.key]
+            skill = lines("prediction", checks=checks, beyond=beyond, fit=fit, unit=study.unit)
+            sentences = [*skill, *series.cautions()]
         notes += [f"{series.name(study.names)}: {sentence}" for sentence in sentences]
     rows = [row for predictions, _ in results.values() for row in predictions]
     return Extrapolation(
@@ -410,26 +413,3 @@ def _prediction(series: Series, fitted: StepTime, at: Counts, measured: float) -
     is_measured = not np.isnan(measured)
     cells = (*split, predicted, low, high, measured, predicted / measured - 1, is_measured, forecast.why)
     return dict(zip(PREDICTION_COLUMNS, cells, strict=True))
-
-
-def _prediction_notes(rows: Sequence[_Cells], fit: _Cells, unit: str) -> Iterator[str]:
-    """Yield how far predictions of a series were off, and what is expected beyond its counts."""
-    *checks, beyond = rows
-    if checks:
-        farthest = [row for row in checks if row["fitted_on"] == checks[0]["fitted_on"]][-1]
-        typical, without_model = 100 * fit["held_out_error"], 100 * fit["last_efficiency_error"]
-        yield (
-            f"fitted on {farthest['fitted_on']}, the error at {farthest['workers']} is "
-            f"{100 * farthest['error']:+.1f} %; the median error of all {len(checks)} such checks is "
-            f"{typical:.1f} %"
-        )
-        remark = "" if typical < without_model else ": here the model predicts no better"
-        yield (
-            "keeping the efficiency of the largest count fitted, without a model, gives in the same checks "
-            f"a median error of {without_model:.1f} %{remark}"
-        )
-    interval = bracketed(beyond["predicted_low"], beyond["predicted_high"], ".3g")
-    yield (
-        f"fitted on {beyond['fitted_on']}, {beyond['workers']} workers are expected to reach "
-        f"{beyond['predicted']:.3g} {unit} {interval}"
-    )

@@ -103,11 +103,6 @@ class CandidateSet:
         return [found[series] for series in sorted(found)]
 
     @property
-    def most_workers(self) -> int:
-        """Largest worker count of them."""
-        return max(candidate.workers for candidate in self.candidates)
-
-    @property
     def most_repeats(self) -> int:
         """Repeats of the point that has the most."""
         return max(int(candidate.row["repeats"]) for candidate in self.candidates)
@@ -294,22 +289,18 @@ def _better(row: Row, between: pd.DataFrame) -> Row | None:
     `difference`, with its bounds, is that of this point to the other, and `framework` the other.
     """
     is_native = row["framework"] == COMPARED[0]
-    own = {"options": row["options"], "workers": row["workers"]}
-    own |= (
-        {"native_knobs": row["knobs"]}
-        if is_native
-        else {"horovod_knobs": row["knobs"], "framework": row["framework"]}
-    )
+    own = between["options"].eq(row["options"]) & between["workers"].eq(row["workers"])
+    own &= between["native_knobs" if is_native else "horovod_knobs"].eq(row["knobs"])
+    own &= is_native | between["framework"].eq(row["framework"])
     sign = 1 if is_native else -1
-    for found in between[(between[[*own]] == [*own.values()]).all(axis=1)].to_dict("records"):
+    matching: pd.DataFrame = between[own]
+    for found in matching.to_dict("records"):
         low, high = sorted(sign * found[name] for name in ("difference_low", "difference_high"))
         if high < -found["margin"] and found["equal_within_margin"] == "no":
-            signed = {
-                "difference": sign * found["difference"],
-                "difference_low": low,
-                "difference_high": high,
-            }
-            return found | signed | {"framework": found["framework"] if is_native else COMPARED[0]}
+            found["framework"] = found["framework"] if is_native else COMPARED[0]
+            found["difference"] *= sign
+            found["difference_low"], found["difference_high"] = low, high
+            return found
     return None
 
 

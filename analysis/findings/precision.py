@@ -6,7 +6,6 @@ Prints one JSON object for the submission: goes_on (whether one more repeat of e
 words of `repeats = "until ..."`), and a sentence that says why.
 """
 
-import argparse
 import json
 import math
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from analysis.pairs import KEY, PAIR, PointPair, pair_of, paired_runs, point_nam
 from analysis.stats import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import POINT, Study
 from analysis.text import count
-from unet_scaling.study.command_line import launch_command
+from unet_scaling.study.command_line import CommandLine, launch_command
 from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.measurements import STARTUP_COLUMNS
 from unet_scaling.study.repeats import Precision
@@ -36,11 +35,7 @@ NO_CLUSTER_FILE = "YOUR_CLUSTER.toml"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis.findings.precision",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandLine("python -m analysis.findings.precision", __doc__)
     parser.add_argument("study", type=Path, metavar="logs/STUDY", help="folder of a study's runs")
     folder: Path = parser.parse_args().study
     recorded = recorded_study(folder)

@@ -1,7 +1,7 @@
 """Which framework is faster, in one sentence that claims no more than the runs support."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 import pandas as pd
@@ -9,7 +9,6 @@ import pandas as pd
 from analysis.contrast import NOT_ENOUGH, medians_disagree
 from analysis.options import is_knob
 from analysis.pairs import PAIR, PointPair, pair_of
-from analysis.stats import timed
 from analysis.study import COMPARED, NAMES, Study
 from analysis.text import Row
 from analysis.words import lines
@@ -55,35 +54,20 @@ def verdicts(study: Study, comparisons: pd.DataFrame) -> Iterator[Verdict]:
             yield Verdict(options, "", _unmatched(study, runs, COMPARED[bool(len(native))]))
         for knobs in product(native, horovod):
             compared = " against ".join(knob for knob in knobs if knob)
-            yield _of_series(study, runs, decided.get((options, *knobs)), options, compared)
+            yield _of_series(study, decided.get((options, *knobs)), options, compared)
 
 
-def _of_series(study: Study, runs: pd.DataFrame, row: Row | None, options: str, compared: str) -> Verdict:
+def _of_series(study: Study, row: Row | None, options: str, compared: str) -> Verdict:
     if row is None:
         return Verdict(options, compared, "no verdict: the frameworks have no worker count in common")
-    few = _few_repeats(study, runs, row) if row["outcome"] == NOT_ENOUGH else {}
-    sentence = _said(study, row=row, disagree=not few and medians_disagree(row), **few)
+    disagree = row["outcome"] != NOT_ENOUGH and medians_disagree(row)
+    sentence = _said(study, row=row, disagree=disagree)
     return Verdict(options, compared, sentence, str(row["outcome"]), pair_of([row[name] for name in PAIR]))
 
 
 def _said(study: Study, **values: object) -> str:
     (sentence,) = lines("verdict", study=study, **values)
     return sentence
-
-
-def _few_repeats(study: Study, runs: pd.DataFrame, row: Row) -> dict[str, object]:
-    """Return the launches of both series, and their speed-up so far, the throughput without a baseline."""
-    workers = row["workers"]
-    launches, measured = [], []
-    for framework, knobs in zip(COMPARED, (row["native_knobs"], row["horovod_knobs"]), strict=True):
-        series = timed(replace(study, runs=runs)).runs
-        series = series[(series["framework"] == framework) & (series["knobs"] == knobs)]
-        launches.append(int((series["workers"] == workers).sum()))
-        throughput = series.groupby("workers")[study.throughput].median()
-        has_speedup = 1 in throughput.index and workers > 1
-        speedup = throughput[workers] / throughput[1] if has_speedup else None
-        measured.append((study.names[framework], speedup, throughput[workers]))
-    return {"launches": min(launches), "measured": measured}
 
 
 def _unmatched(study: Study, runs: pd.DataFrame, missing: Framework) -> str:
