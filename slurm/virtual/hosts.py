@@ -239,9 +239,7 @@ def free_network() -> Iterator[int]:
         used = run(["ip", "-4", "-o", "address", "show"])
         free = [network for network in NETWORKS if f" 10.77.{network}." not in used]
         if not free:
-            raise UserError(
-                "network: 10.77.0.0/24 to 10.77.15.0/24 are all in use; take a virtual cluster down"
-            )
+            raise UserError("network: all of 10.77.0.0/20 is in use; take a virtual cluster down")
         yield free[0]
 
 

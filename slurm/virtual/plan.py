@@ -141,9 +141,8 @@ def load(state: Path) -> Plan:
     try:
         content = json.loads(plan_file(state).read_text())
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(
-            f"{state}: no virtual cluster is up here; start one with: {command('up', state)}"
-        ) from None
+        cure = f"start one with: {command('up', state)}"
+        raise UserError(f"{state}: no virtual cluster is up here; {cure}") from None
     content["state"] = Path(content["state"])
     content["partitions"] = tuple(content["partitions"])
     content["settings"] = tuple((key, value) for key, value in content["settings"])

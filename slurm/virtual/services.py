@@ -58,17 +58,11 @@ def missing_prerequisite(accounting: bool = False) -> str | None:
     if packages:
         names = " ".join(packages)
         options = "--accounting --install" if accounting else "--install"
-        return (
-            f"programs are missing; their Debian packages are: {names}. "
-            f"Install them with `slurm/virtual_cluster up {options}`, or with `apt-get install {names}`"
-        )
+        return f"packages are missing: {names}; install them with `slurm/virtual_cluster up {options}`"
     refused = refusal()
     if refused is None:
         return None
-    return (
-        f"this kernel or container does not let root make a host: {refused}. "
-        "Run on the machine itself, or in a container with all privileges"
-    )
+    return f"this kernel or container lets nobody make a host: {refused}; use one with all privileges"
 
 
 def missing_packages(accounting: bool) -> list[str]:

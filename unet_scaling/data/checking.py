@@ -67,11 +67,12 @@ def check_folder(folder: Path, foreground: str = "nonzero", names: str | None = 
         for value in unexpected:
             by_mask[first_masks[value]].append(value)
         # One line for each mask that is the first with a value outside the rule.
-        problems += [
-            f"{folder / MASKS_FOLDER / name}: holds {_listed(values)}, unexpected under the rule"
-            f" {rule.text!r}; {cure}"
-            for name, values in sorted(by_mask.items())
-        ]
+        for name, values in sorted(by_mask.items()):
+            shown = ", ".join(map(str, values[:MOST_MASK_VALUES_SHOWN]))
+            more = len(values) - MOST_MASK_VALUES_SHOWN
+            held = f"{shown} and {more} more values" if more > 0 else shown
+            place = folder / MASKS_FOLDER / name
+            problems.append(f"{place}: holds {held}, unexpected under the rule {rule.text!r}; {cure}")
     if not problems and not any(entry.foreground_pixels for entry in entries):
         problems = [f"{folder / MASKS_FOLDER}: no mask has a foreground pixel under the rule {rule.text!r}"]
     if problems:
@@ -81,12 +82,6 @@ def check_folder(folder: Path, foreground: str = "nonzero", names: str | None = 
             lines.append(f"... and {len(problems) - MOST_PROBLEMS_LISTED} more")
         raise UserError("\n       ".join(lines), EXIT_BAD_DATA)
     return Manifest(foreground=rule.text, pairs=entries)
-
-
-def _listed(values: list[int]) -> str:
-    shown = ", ".join(map(str, values[:MOST_MASK_VALUES_SHOWN]))
-    more = len(values) - MOST_MASK_VALUES_SHOWN
-    return f"{shown} and {more} more values" if more > 0 else shown
 
 
 @dataclass(frozen=True)

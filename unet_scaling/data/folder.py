@@ -71,9 +71,7 @@ def find_pairs(folder: Path, names: str | None = None) -> tuple[list[FilePair], 
     pairs = [FilePair(stem, images[stem], masks[stem]) for stem in sorted(images.keys() & masks.keys())]
     if images and masks and not pairs:
         shown = f"{min(images.values())!a} and {min(masks.values())!a}"
-        problems.append(
-            f"{folder}: no mask has its image's name ({shown}); name them as --names '*:*_mask' does"
-        )
+        problems.append(f"{folder}: no mask has its image's name ({shown}); give --names '*:*_mask' or so")
     else:
         problems += _without_partner(folder / IMAGES_FOLDER, images, masks, "mask")
         problems += _without_partner(folder / MASKS_FOLDER, masks, images, "image")
@@ -110,11 +108,8 @@ def _list_sizes(folder: Path) -> dict[str, int]:
         visible = [entry for entry in entries if entry.name.lower() not in SYSTEM_FILES]
         return {entry.name: entry.stat().st_size if entry.exists() else 0 for entry in visible}
     except OSError as error:
-        raise UserError(
-            f"{folder}: cannot be listed ({error.strerror}); a data folder holds {IMAGES_FOLDER}/"
-            f" and {MASKS_FOLDER}/ with files of the same names",
-            EXIT_BAD_DATA,
-        ) from None
+        cure = "a data folder holds images/ and masks/ with files of the same names"
+        raise UserError(f"{folder}: cannot be listed ({error.strerror}); {cure}", EXIT_BAD_DATA) from None
 
 
 def _fault(path: Path) -> str:
@@ -217,9 +212,7 @@ def parse_foreground(rule: str) -> Foreground:
         values = sorted({int(value) for value in text.split(",")})
         if values[0] > 0 and values[-1] <= HIGHEST_VALUE:
             return Foreground(",".join(map(str, values)), frozenset(values))
-    raise UserError(
-        f"data.foreground: found {rule!r}; allowed are {ALLOWED} (values 1..{HIGHEST_VALUE}; 0 is background)"
-    )
+    raise UserError(f"data.foreground: found {rule!r}; allowed: {ALLOWED} (from 1 to {HIGHEST_VALUE})")
 
 
 class FileEntry(StrictModel):
@@ -313,18 +306,14 @@ class Manifest(StrictModel):
         self.require_foreground(data.foreground)
         modes = self._modes_without_range
         if modes and data.intensity == "dtype":
-            raise UserError(
-                f"data.intensity: found 'dtype'; allowed: 'image', since {len(modes)} images are {modes[0]},"
-                " a type whose range no image fills"
-            )
+            why = f"{len(modes)} images are {modes[0]}, whose range no image fills"
+            raise UserError(f"data.intensity: found 'dtype'; allowed: 'image', since {why}")
 
     def require_foreground(self, rule: str) -> None:
         """Raise UserError (2) where the masks were checked with another rule than data.foreground."""
         if parse_foreground(rule).text != parse_foreground(self.foreground).text:
-            raise UserError(
-                f"data.foreground: found {rule!r}, but the masks were checked with {self.foreground!r};"
-                f" run {check_command('FOLDER')} --foreground '{rule}'"
-            )
+            found = f"found {rule!r}, but the masks were checked with {self.foreground!r}"
+            raise UserError(f"data.foreground: {found}; run {check_command('FOLDER')} --foreground '{rule}'")
 
 
 def _require_sizes(folder: Path, entries: list[FileEntry]) -> None:
@@ -340,11 +329,8 @@ def _require_sizes(folder: Path, entries: list[FileEntry]) -> None:
         elif first not in expected:
             how = "is new"
         count = f" ({len(differing)} files differ)" if len(differing) > 1 else ""
-        raise UserError(
-            f"{folder} is not as its manifest says: {ascii(first)[1:-1]} {how}{count};"
-            f" run {check_command(folder.parent)}",
-            EXIT_BAD_DATA,
-        )
+        found = f"is not as its manifest says: {ascii(first)[1:-1]} {how}{count}"
+        raise UserError(f"{folder} {found}; run {check_command(folder.parent)}", EXIT_BAD_DATA)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -370,6 +356,5 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
     try:
         write_verified(path, manifest.to_json().encode(), READABLE)
     except OSError as error:
-        raise UserError(
-            f"{path} cannot be written ({error.strerror}); name another path with --manifest PATH"
-        ) from None
+        cure = "name another path with --manifest PATH"
+        raise UserError(f"{path} cannot be written ({error.strerror}); {cure}") from None

@@ -137,10 +137,7 @@ def to_mask_values(path: Path, pixels: Pixels) -> npt.NDArray[np.unsignedinteger
     if pixels.shape[2] >= 3 and not (pixels[:, :, 1:3] == grey[:, :, None]).all():
         fault = "has colours; save the mask as grey or with a palette, one value per class"
     elif pixels.shape[2] in (2, 4) and grey[pixels[:, :, -1] != _top(pixels)].any():
-        fault = (
-            "its transparent pixels are not 0, so it is unclear what is foreground;"
-            " save the mask as grey without transparency"
-        )
+        fault = "its transparent pixels are not 0; save the mask as grey without transparency"
     elif grey.dtype not in (np.uint8, np.uint16):
         unfit = grey[(grey < 0) | (grey > np.float64(HIGHEST_VALUE)) | (grey % 1 != 0)]
         if not unfit.size:

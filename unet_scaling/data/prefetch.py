@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterable, Iterator
 from functools import partial
 from multiprocessing import forkserver, resource_tracker
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -61,16 +61,15 @@ class Prefetcher:
         self._order.batches = order
         for batch in self._loader:
             if isinstance(batch, _Failure):
-                raise UserError(batch.text, batch.exit_code)
+                raise UserError(*batch)
             yield batch
 
 
-class _Failure:
+class _Failure(NamedTuple):
     """A UserError on its way from a loader process; pickled as an exception it would lose its exit code."""
 
-    def __init__(self, error: UserError) -> None:
-        self.text = str(error)
-        self.exit_code = error.exit_code
+    text: str
+    exit_code: int
 
 
 class _Order(Sampler[Indices]):
@@ -89,7 +88,7 @@ class _Gathered(Dataset[Any]):
         try:
             return self.source.gather(indices)
         except UserError as error:
-            return _Failure(error)
+            return _Failure(str(error), error.exit_code)
 
 
 def _identity(batch: Any) -> Any:  # noqa: ANN401  # DataLoader types a batch as a list

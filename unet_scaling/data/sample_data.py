@@ -109,7 +109,10 @@ def _moved(batch: Batch, device: torch.device, channels_last: bool) -> Batch:
 
 def sample_digests(source: SampleSource, split: Split, backwards: bool = False) -> dict[int, str]:
     """Return the SHA-256 of some samples, spread evenly over both sets, by number, and read in this order."""
-    numbers = [int(index) for part in (split.train, split.test) for index in _spread(part)]
+    numbers: list[int] = []
+    for part in (split.train, split.test):
+        places = np.linspace(0, len(part) - 1, min(COMPARED_SAMPLES, len(part))).round()
+        numbers += part[places.astype(np.int64)].tolist()
     read = {index: sample_sha256(source.sample(index)) for index in sorted(numbers, reverse=backwards)}
     return {index: read[index] for index in numbers}
 
@@ -120,12 +123,6 @@ def samples_sha256(split: Split, digests: Mapping[int, str]) -> str:
     for sample in digests.values():
         digest.update(sample.encode())
     return digest.hexdigest()
-
-
-def _spread(numbers: Indices) -> Indices:
-    places = np.linspace(0, len(numbers) - 1, min(COMPARED_SAMPLES, len(numbers)))
-    chosen: Indices = numbers[places.round().astype(np.int64)]
-    return chosen
 
 
 def sample_sha256(sample: Any) -> str:  # noqa: ANN401

@@ -68,7 +68,8 @@ class EmulatedCompute:
         self._steps = [_as_it_lasts_here(step) for step in profile.steps]
         self._key = (seed, rank)
         self._shortest_sleep = dilated(SHORTEST_SLEEP_SECONDS)
-        _wake_threads_in_time()
+        # This thread is to be woken when its sleep ends.
+        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NANOSECONDS, 0, 0, 0)
 
     def begin_epoch(self, epoch: int, passes: int, first: int) -> None:
         """Draw the steps of an epoch with so many passes, of which `first` are done already."""
@@ -144,10 +145,14 @@ emulated_compute = EmulatedCompute()
 
 
 def _as_it_lasts_here(step: ComputeStep) -> _Step:
+    order = sorted(range(len(step.ready_seconds)), key=step.ready_seconds.__getitem__)
+    ready = [step.ready_seconds[index] for index in order]
+    whole = _part(step.backward_seconds, step.backward_cpu_seconds)
+    share = whole.cpu_seconds / step.backward_seconds if step.backward_seconds else 0.0
     return _Step(
         _part(step.data_seconds, step.data_cpu_seconds),
         _part(step.forward_seconds, step.forward_cpu_seconds),
-        _backward(step),
+        _Backward(tuple(order), tuple(map(dilated, ready)), tuple(share * moment for moment in ready)),
         _part(step.optimizer_seconds, step.optimizer_cpu_seconds),
     )
 
@@ -155,14 +160,6 @@ def _as_it_lasts_here(step: ComputeStep) -> _Step:
 def _part(seconds: float, cpu_seconds: float) -> _Part:
     # One thread waits: it cannot keep more than one core.
     return _Part(dilated(seconds), min(cpu_seconds, seconds))
-
-
-def _backward(step: ComputeStep) -> _Backward:
-    order = sorted(range(len(step.ready_seconds)), key=step.ready_seconds.__getitem__)
-    ready = [step.ready_seconds[index] for index in order]
-    whole = _part(step.backward_seconds, step.backward_cpu_seconds)
-    share = whole.cpu_seconds / step.backward_seconds if step.backward_seconds else 0.0
-    return _Backward(tuple(order), tuple(map(dilated, ready)), tuple(share * moment for moment in ready))
 
 
 def _keep_core(until_cpu_seconds: float) -> None:
@@ -174,10 +171,3 @@ def _sleep_until(moment: float, shortest_seconds: float) -> None:
     seconds = moment - time.perf_counter()
     if seconds > shortest_seconds:
         time.sleep(seconds)
-
-
-def _wake_threads_in_time() -> None:
-    """Have this thread woken when its sleep ends; where the system has no such call, nothing happens."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NANOSECONDS, 0, 0, 0)

@@ -77,10 +77,8 @@ class EmulatedData(ImageData):
 def emulated_profile(config: RunConfig, group: Group) -> ProfileFile:
     """Read the profile by which this worker waits from now on; UserError where it cannot."""
     if group.device.type != "cpu":
-        raise UserError(
-            f"emulation.compute = {config.emulation.compute!r}: emulated workers have no GPU, but this one "
-            "owns one; set CUDA_VISIBLE_DEVICES= to hide it"
-        )
+        found = f"{config.emulation.compute!r}: emulated workers have no GPU, but this one owns one"
+        raise UserError(f"emulation.compute = {found}; set CUDA_VISIBLE_DEVICES= to hide it")
     file = profile_of(config)
     emulated_compute.start(file.profile, config.seed, group.rank)
     return file

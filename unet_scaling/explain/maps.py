@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from unet_scaling.data.batches import ImageData
 from unet_scaling.data.folder import read_manifest
+from unet_scaling.explain.masks import MaskStore, Weighting
 from unet_scaling.explain.network import CleanImage, Doubles, ExplainedNetwork, NotFiniteError, clean_image
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
@@ -41,9 +42,6 @@ from unet_scaling.study.saliency import (
     SaliencyManifest,
     SaliencyPhases,
 )
-
-if TYPE_CHECKING:  # they import xaitk, which need not be installed to read maps
-    from unet_scaling.explain.masks import MaskStore, Weighting
 
 MAPS_FOLDER = "maps"
 PICTURES_FOLDER = "overlays"
@@ -172,11 +170,8 @@ def _or_stop(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"{path} could not be written, the run stops: {error.strerror or error}; make room and start the "
-            "run again: it goes on with the maps that are missing",
-            EXIT_BUG,
-        ) from None
+        cure = "make room and start the run again: it goes on with the maps that are missing"
+        raise UserError(f"{path} cannot be written: {error.strerror or error}; {cure}", EXIT_BUG) from None
 
 
 @dataclass(frozen=True)
@@ -186,8 +181,8 @@ class MapMaker:
     config: RunConfig
     network: ExplainedNetwork
     data: ImageData
-    masks: "MaskStore"
-    weighting: "Weighting"
+    masks: MaskStore
+    weighting: Weighting
     files: MapFiles
 
     def clean(self, position: int) -> CleanImage:

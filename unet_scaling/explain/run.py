@@ -67,7 +67,14 @@ class ExplainedRun:
         began = synchronized_seconds(group.device)
         images = self._check(maker)
         check_seconds = group.gather_numbers(synchronized_seconds(group.device) - began)
-        digest = self._write_manifest(images) if group.rank == 0 else ""
+        manifest = SaliencyManifest(
+            method=self._config.saliency.method,
+            weights_sha256=self._weights_sha256,
+            scores=list(SCORES),
+            shares=list(trial_of(self._config).shares),
+            images=images,
+        )
+        digest = self._files.write_manifest(manifest) if group.rank == 0 else ""
         mapped = {image.position for image in images if image.map}
         self._record.explained(
             Saliency(
@@ -147,13 +154,3 @@ class ExplainedRun:
 
     def _visit_safe_point(self, before: int, done: int) -> None:
         self._record.visit_safe_point(before + done)
-
-    def _write_manifest(self, images: list[ExplainedImage]) -> str:
-        manifest = SaliencyManifest(
-            method=self._config.saliency.method,
-            weights_sha256=self._weights_sha256,
-            scores=list(SCORES),
-            shares=list(trial_of(self._config).shares),
-            images=images,
-        )
-        return self._files.write_manifest(manifest)

@@ -149,7 +149,11 @@ def import_task_file(path: Path, sha256: str | None) -> ModuleType:
         cure = "bring the file back, or give the study another name"
         raise UserError(f"task.file: {path} {changed}: {cure}", EXIT_BAD_DATA)
     module = _module(path, content, found)
-    _require_functions(path, module)
+    for name in REQUIRED:
+        if not callable(getattr(module, name, None)):
+            hint = did_you_mean(name, [known for known in vars(module) if known not in REQUIRED])
+            lacking = f"{path} defines no function {name}; {hint}a task defines {', '.join(REQUIRED)}"
+            raise UserError(f"task.file: {lacking}")
     return module
 
 
@@ -173,12 +177,3 @@ def last_line(path: Path, error: Exception) -> int | None:
     """Return the line of this file in which an exception was raised, or what raised it was called."""
     frames = traceback.extract_tb(error.__traceback__)
     return next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)
-
-
-def _require_functions(path: Path, module: ModuleType) -> None:
-    for name in REQUIRED:
-        if not callable(getattr(module, name, None)):
-            hint = did_you_mean(name, [known for known in vars(module) if known not in REQUIRED])
-            raise UserError(
-                f"task.file: {path} defines no function {name}; {hint}a task defines {', '.join(REQUIRED)}"
-            )

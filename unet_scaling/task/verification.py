@@ -75,15 +75,24 @@ def require_alike(task: TaskFunctions, workers: Sequence[TaskFacts]) -> None:
     for rank, other in enumerate(workers):
         differing = [index for index, digest in first.samples.items() if other.samples.get(index) != digest]
         if differing:
-            found = (
-                f"sample {differing[0]} is not the same in workers 0 and {rank}: let it depend on its index"
-            )
-            cure = "alone, not on the rank or host, random numbers, or what was read before"
-            raise task.mistake("datasets", f"{found} {cure}", EXIT_BAD_DATA)
+            found = f"sample {differing[0]} is not the same in workers 0 and {rank}"
+            cure = "let it depend on its index alone, not on the rank or what was read before"
+            raise task.mistake("datasets", f"{found}: {cure}", EXIT_BAD_DATA)
         if first.weights_sha256 != other.weights_sha256:
             found = f"gives workers 0 and {rank} different weights from the same seed"
             raise task.mistake("build_model", f"{found}: draw them from torch's generator alone")
-        _require_same_pass(task, rank, first, other)
+        cure = "a branch depends on the worker, its rank or host: remove it"
+        if first.without_gradient != other.without_gradient:
+            unlike = sorted(set(first.without_gradient) ^ set(other.without_gradient))
+            found = f"only one of workers 0 and {rank} has a gradient of {some_of(unlike)}"
+            raise task.mistake("loss", f"{found}; {cure}")
+        for what, one, two in (
+            ("loss", first.loss, other.loss),
+            ("gradient norm", first.gradient_norm, other.gradient_norm),
+        ):
+            if not math.isclose(one, two, rel_tol=LOSS_TOLERANCE):
+                found = f"worker 0 has a {what} of {one:g}, worker {rank} of {two:g}"
+                raise task.mistake("loss", f"of one batch {found}; {cure}")
     if first.without_gradient and not task.config.task.find_unused_parameters:
         raise without_gradient(task, first.without_gradient)
 
@@ -93,20 +102,6 @@ def without_gradient(task: TaskFunctions, names: Sequence[str]) -> UserError:
     cure = "use it, remove it, or set requires_grad_(False); where some passes are not to use it, set "
     found = f"no gradient after a pass for {some_of(names)}: {cure}"
     return task.mistake("loss", f"{found}task.find_unused_parameters = true")
-
-
-def _require_same_pass(task: TaskFunctions, rank: int, first: TaskFacts, other: TaskFacts) -> None:
-    cure = "a branch depends on the worker, its rank or host: remove it"
-    if first.without_gradient != other.without_gradient:
-        differing = sorted(set(first.without_gradient) ^ set(other.without_gradient))
-        found = f"only one of workers 0 and {rank} has a gradient of {some_of(differing)}"
-        raise task.mistake("loss", f"{found}; {cure}")
-    for name in ("loss", "gradient_norm"):
-        one = getattr(first, name)
-        two = getattr(other, name)
-        if not math.isclose(one, two, rel_tol=LOSS_TOLERANCE):
-            found = f"worker 0 has a {name.replace('_', ' ')} of {one:g}, worker {rank} of {two:g}"
-            raise task.mistake("loss", f"of one batch {found}; {cure}")
 
 
 def _require_same_samples(task: TaskFunctions, data: SampleData, fault: str) -> None:
@@ -228,9 +223,7 @@ def _gradients(task: TaskFunctions, model: nn.Module, data: SampleData) -> tuple
     _require_same_samples(task, data, "is changed by what loss or count does with it")
     changed = [name for name, weight in model.named_parameters() if weight._version != versions[name]]
     if changed:
-        found = (
-            f"a pass changes {some_of(changed)} itself (max_norm of an embedding?), on each worker by itself"
-        )
+        found = f"a pass changes {some_of(changed)} itself (max_norm of an embedding?)"
         raise task.mistake("loss", f"{found}: leave weights to the optimizer")
     if not math.isclose(loss, again, rel_tol=LOSS_TOLERANCE):
         found = f"of one batch is {loss:g}, then {again:g} from the same seed"

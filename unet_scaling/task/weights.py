@@ -110,9 +110,8 @@ class _ZeroGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401
-        return gradient, *(_zeros(*weight) for weight in ctx.weights)
-
-
-def _zeros(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return zeros that take the memory of one, until they are added or kept."""
-    return torch.zeros((), dtype=dtype, device=device).expand(shape)
+        # Each takes the memory of one zero, until it is added or kept.
+        zeros = (
+            torch.zeros((), dtype=dtype, device=device).expand(shape) for shape, dtype, device in ctx.weights
+        )
+        return gradient, *zeros
