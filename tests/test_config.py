@@ -59,6 +59,11 @@ def test_is_the_product_of_its_axes_with_a_seed_for_each_repeat(study: Path) -> 
         ({"training.epochs": True}, r"training\.epochs: found True"),
         ({"training.precision": "fp64"}, r"found 'fp64'.*'fp32', 'tf32' or 'bf16'"),
         ({"training.precision": ["fp32", "fp64"]}, "found 'fp64'"),
+        (
+            {"training.noise_scale_every": "aut"},
+            r"training\.noise_scale_every: found 'aut'; did you mean auto",
+        ),
+        ({"task.options": {"value": {"a": 1}}}, r"task\.options\.value: found \{'a': 1\}; allowed: true or"),
         ({"epochs": 3}, r"epochs: unknown key; did you mean training\.epochs\?"),
         ({"training.colour": 3}, r"colour: unknown key; unet-scaling explain training lists those known"),
         ({"training.precision": "fb16"}, r"found 'fb16'; did you mean bf16\? allowed: 'fp32'"),
