@@ -81,7 +81,8 @@ def submitted_study(arguments: argparse.Namespace) -> Path:
     folder = next((path for path in (named, Path(arguments.study)) if path.is_dir()), None)
     if folder is None:
         known = sorted(path.parent.name for path in arguments.logs.glob(f"*/{STUDY_NAME}"))
-        hint = did_you_mean(arguments.study, known) or f"it has {', '.join(known[:MOST_STUDIES_SHOWN])}"
+        names = ", ".join(known[:MOST_STUDIES_SHOWN]) or "none"
+        hint = did_you_mean(arguments.study, known) or f"there is {names}"
         raise UserError(f"{arguments.study} is no study in {arguments.logs}: {hint}".rstrip())
     return folder
 
