@@ -31,6 +31,8 @@ epochs = {epochs}
 batch_per_worker = 2
 rate_scaling = "none"
 """
+# Added to it: no launch is judged as disturbed, which is then made again, by the tests that run beside it.
+UNJUDGED = 'budget = "off"\n'
 
 
 def make_images(folder: Path, count: int, height: int = 32, width: int = 32) -> Path:

@@ -15,7 +15,7 @@ import slurm.local
 from slurm.local import launch
 from slurm.study_folder import in_launch_order
 from tests.cluster import wait_until
-from tests.studies import TINY_STUDY, make_images
+from tests.studies import TINY_STUDY, UNJUDGED, make_images
 from tests.tasks import POINTS
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError, run_program
@@ -27,12 +27,12 @@ pytestmark = pytest.mark.slow
 
 def submit(study: Path, logs: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [str(PROJECT / "slurm" / "submission.sh"), str(study), "--local", "--logs", str(logs), *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | variables)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=os.environ | variables)
 
 
 def write_study(folder: Path, data: Path, text: str = TINY_STUDY) -> Path:
     path = folder / "tiny.toml"
-    path.write_text(text.format(data=data, workers=[1, 2], epochs=2))
+    path.write_text(text.format(data=data, workers=[1, 2], epochs=2) + UNJUDGED)
     return path
 
 
@@ -115,7 +115,7 @@ def test_a_played_run_is_to_the_byte_the_real_one_at_the_default_cores(
 ) -> None:
     text = TINY_STUDY.replace("[training]", "[training]\nplays = 2")
     study = tmp_path / "tiny.toml"
-    study.write_text(text.format(data=images, workers=[1], epochs=2))
+    study.write_text(text.format(data=images, workers=[1], epochs=2) + UNJUDGED)
     outcome = submit(study, tmp_path / "logs", "--set", "frameworks=['pytorch_native']")
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     of_two = done[1] / "tiny" / "pytorch_native-w02-r1" / "run.jsonl"
@@ -225,7 +225,11 @@ def test_unchecked_images_are_said_once_before_any_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "code", "said"),
     [
-        ("training.batch_per_worker=64", 65, "use training.batch_per_worker of at most 19 with 2 workers"),
+        (
+            "training.batch_per_worker=64",
+            65,
+            "step of 2 workers takes 128 images, .* use training.batch_per_worker of at most 19",
+        ),
         ("data.foreground='1'", 2, "but the masks were checked with '255'"),
     ],
 )

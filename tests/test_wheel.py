@@ -12,7 +12,7 @@ import pytest
 
 from slurm.processes import mpiexec_program
 from tests.layout_rules import OPTIONAL_PARTS
-from tests.studies import TINY_STUDY, make_images
+from tests.studies import TINY_STUDY, UNJUDGED, make_images
 from unet_scaling.interpreter import CODE_FOLDER
 from unet_scaling.study.errors import UserError
 
@@ -81,7 +81,7 @@ def test_an_installed_command_trains_and_reports_in_any_folder_without_its_optio
     packages = os.pathsep.join([str(tmp_path / "site"), sysconfig.get_path("purelib")])
     work = tmp_path / "work"
     make_images(work / "data", 12)
-    (work / "tiny.toml").write_text(TINY_STUDY.format(data="data", workers=[1], epochs=2))
+    (work / "tiny.toml").write_text(TINY_STUDY.format(data="data", workers=[1], epochs=2) + UNJUDGED)
 
     def python(*words: str) -> subprocess.CompletedProcess[str]:
         """Run Python by the site folder alone: -S leaves out .pth files, and so the clone."""
