@@ -38,47 +38,18 @@ from unet_scaling.study.texts import WORDS_OF_LOSSES, did_you_mean
 STANDARD_INPUT = "-"
 # Names of each column as tables of papers and benchmarks have them, without units in brackets or at the end.
 KNOWN_NAMES = {
-    "workers": (
-        "workers",
-        "n",
-        "gpus",
-        "gpu",
-        "ngpus",
-        "numgpus",
-        "ranks",
-        "processes",
-        "procs",
-        "np",
-        "worldsize",
-    ),
-    "seconds": ("seconds", "time", "runtime", "walltime", "elapsed", "epochtime", "timeperepoch", "steptime"),
-    "throughput": (
-        "throughput",
-        "imagespersecond",
-        "samplespersecond",
-        "imgs",
-        "imgsec",
-        "speed",
-        "examplespersecond",
-    ),
-    "framework": ("framework", "backend", "library", "method", "system"),
-    "repeat": ("repeat", "rep", "trial", "launch"),
-    "score": ("score", "iou", "accuracy", "acc", "dice", "f1", "top1", "miou"),
+    "workers": "workers n gpus gpu ngpus numgpus ranks processes procs np worldsize",
+    "seconds": "seconds time runtime walltime elapsed epochtime timeperepoch steptime",
+    "throughput": "throughput imagespersecond samplespersecond imgs imgsec speed examplespersecond",
+    "framework": "framework backend library method system",
+    "repeat": "repeat rep trial launch",
+    "score": "score iou accuracy acc dice f1 top1 miou",
 }
-FRAMEWORK_NAMES: Mapping[Framework, tuple[str, ...]] = {
-    "pytorch_native": (
-        "pytorchnative",
-        "native",
-        "nativeddp",
-        "ddp",
-        "pytorch",
-        "pytorchddp",
-        "torch",
-        "torchddp",
-    ),
-    "horovod": ("horovod", "hvd"),
-    "lightning": ("lightning", "lightningfabric", "fabric", "pytorchlightning"),
-    "accelerate": ("accelerate", "huggingfaceaccelerate", "hfaccelerate"),
+FRAMEWORK_NAMES: Mapping[Framework, str] = {
+    "pytorch_native": "pytorchnative native nativeddp ddp pytorch pytorchddp torch torchddp",
+    "horovod": "horovod hvd",
+    "lightning": "lightning lightningfabric fabric pytorchlightning",
+    "accelerate": "accelerate huggingfaceaccelerate hfaccelerate",
 }
 UNIT = re.compile(r"[\[(].*?[\])]|_(s|sec|seconds)$")
 _MOST_WORKERS = 10_000_000
@@ -143,7 +114,7 @@ def load_csv(source: str, columns: Mapping[str, str], weak: bool = False) -> Stu
         unit=escape_unprintable(header[places["throughput"]]) if is_throughput else "1 / h",
         score=Score(score_name),
         iou_scope="not known on what",
-        notes=(*_CANNOT_SAY, *_notes(is_throughput, weak)),
+        notes=(*_CANNOT_SAY, _of_work(is_throughput, weak)),
         provenance_known=False,
     )
 
@@ -202,7 +173,7 @@ def _places(header: Sequence[str], asked: Mapping[str, str], name: str) -> dict[
                 hint = did_you_mean(asked[column], header)
                 raise UserError(f"--column {column}={asked[column]}: {hint}{name} has {', '.join(header)}")
         else:
-            found = [place for place, cell in enumerate(plain) if cell in known]
+            found = [place for place, cell in enumerate(plain) if cell in known.split()]
         if len(found) > 1:
             names = " and ".join(header[place] for place in found)
             raise UserError(f"{name}: {names} may both be {column}; say which: --column {column}=NAME")
@@ -210,12 +181,9 @@ def _places(header: Sequence[str], asked: Mapping[str, str], name: str) -> dict[
             places[column] = found[0]
     if "throughput" in places and "seconds" in places and "throughput" not in asked:
         del places["seconds" if "seconds" not in asked else "throughput"]
-    for column, is_there in (
-        ("workers", "workers" in places),
-        ("seconds", "seconds" in places or "throughput" in places),
-    ):
-        if not is_there:
-            cure = f"name it: --column {column}=NAME" + (" or throughput=NAME" if column == "seconds" else "")
+    for column, *others in (("workers",), ("seconds", "throughput")):
+        if not places.keys() & {column, *others}:
+            cure = " or ".join((f"name it: --column {column}=NAME", *(f"{other}=NAME" for other in others)))
             raise UserError(f"{name}: no column of {column} among {', '.join(header)}; {cure}", EXIT_BAD_DATA)
     if "score" in places and WORDS_OF_LOSSES.search(header[places["score"]].casefold()):
         raise UserError(f"{name}: {header[places['score']]} is a loss; give a score of which more is better")
@@ -259,7 +227,7 @@ def _line(
     if "framework" in places:
         cell = cells[places["framework"]]
         plain = re.sub(r"[^a-z]", "", cell.casefold())
-        known = [arm for arm, names in FRAMEWORK_NAMES.items() if plain in names]
+        known = [arm for arm, names in FRAMEWORK_NAMES.items() if plain in names.split()]
         if not known:
             cure = "known are DDP, Horovod, Fabric, Accelerate; give others tables of their own"
             raise UserError(f"{place}: framework is {cell!r}; {cure}", EXIT_BAD_DATA)
@@ -278,12 +246,7 @@ def _run(line: TableLine, number: int, repeat: int) -> Run:
         epochs_per_second=line.speed,
         epochs_used=1,
         seconds_per_epoch=1 / line.speed,
-        images_per_epoch=NAN,
-        steps_per_epoch=NAN,
-        step_seconds=NAN,
-        loss=NAN,
         iou=line.score,
-        training_seconds=NAN,
     )
 
 
@@ -299,9 +262,13 @@ def _evaluations(run: Run) -> list[dict[str, float]]:
     return [dict.fromkeys(EVALUATION_COLUMNS[1:], NAN) | {"epochs": 1, "iou": run.iou}]
 
 
-def _notes(is_throughput: bool, weak: bool) -> list[str]:
+def _of_work(is_throughput: bool, weak: bool) -> str:
+    """Return of what work the numbers are taken to be."""
     if is_throughput:
-        return ["throughput is taken as that of all workers together"]
-    of = "of work that grows with the workers (--weak)" if weak else "of the same work at every worker count"
-    cure = "" if weak else "; where each worker has its own share whatever their number, add --weak"
-    return [f"seconds are taken as those {of}{cure}"]
+        return "throughput is taken as that of all workers together"
+    if weak:
+        return "seconds are taken as those of work that grows with the workers (--weak)"
+    return (
+        "seconds are taken as those of the same work at every worker count; where each worker has its own "
+        "share whatever their number, add --weak"
+    )

@@ -54,7 +54,8 @@ TASK_SCORE_COLUMNS = [*POINT, "score", "judged", "seeds", "value", "value_low", 
 class PointSeeds:
     """The IoU of each repeat of one point, how many images it is of, and how many of its runs diverged.
 
-    `constant` is the score of the best constant prediction; NaN where it is not known.
+    `constant` is the score of the best constant prediction; NaN where it is not known. Of played runs, and of
+    real ones beside them, IoU is by seed.
     """
 
     options: str
@@ -65,6 +66,12 @@ class PointSeeds:
     test_images: float
     diverged: int
     constant: float = NAN
+    kind: Literal["real", "played"] = "real"
+
+    @property
+    def series(self) -> tuple[str, str, str]:
+        """Options, framework and knobs."""
+        return self.options, self.framework, self.knobs
 
     @property
     def values(self) -> Array:
@@ -148,37 +155,45 @@ def iou_table(study: Study) -> pd.DataFrame:
     "not shown". What is not known is NaN.
     """
     points = seeds_of(study)
-    of_one = {_series(point): point for point in points if point.workers == 1}
-    baselines = [of_one.get(_series(point)) for point in points]
+    of_one = {point.series: point for point in points if point.workers == 1}
+    baselines = [of_one.get(point.series) for point in points]
+    rows = []
+    for point, baseline, (cells, test) in zip(
+        points, baselines, judged_points(study, points, baselines), strict=True
+    ):
+        shown = "baseline" if point.workers == 1 else test.shown
+        why = "; ".join(_why(study, point, baseline, test))
+        rows.append(cells | {"non_inferior": shown, "why": why})
+    return pd.DataFrame(rows, columns=_IOU_COLUMNS)
+
+
+def judged_points(
+    study: Study, points: Sequence[PointSeeds], baselines: Sequence[PointSeeds | None]
+) -> Iterator[tuple[dict[str, object], MarginTest]]:
+    """Yield the cells of each point, and whether it is not inferior to 1 worker of its series."""
     differences = differences_of([
         (point, baseline) if baseline and point.workers != 1 and study.provenance_known else None
         for point, baseline in zip(points, baselines, strict=True)
     ])  # fmt: skip
     intervals = median_intervals([point.values for point in points], SHARE)
-    learning = learning_of(baselines, study.criteria.iou_margin)
-    rows = []
-    for point, baseline, difference, interval, learned in zip(
-        points, baselines, differences, intervals, learning, strict=True
-    ):
-        test = against_baseline(learned, point, difference)
-        rows.append({
+    learnings = learning_of(baselines, study.criteria.iou_margin)
+    for point, difference, interval, learning in zip(points, differences, intervals, learnings, strict=True):
+        cells = {
             **{name: getattr(point, name) for name in (*POINT, "test_images", "diverged")},
             **difference.cells,
             "seeds": len(point.ious),
-            "iou": float(np.median(point.values)),
+            "iou": float(np.median(point.values)) if point.ious else NAN,
             "iou_low": interval[0],
             "iou_high": interval[1],
             "constant_iou": point.constant,
-            "learned": learned.learned,
-            "margin": learned.margin,
-            "non_inferior": "baseline" if point.workers == 1 else test.shown,
-            "why": "; ".join(_why(study, point, baseline, test)),
-        })  # fmt: skip
-    return pd.DataFrame(rows, columns=_IOU_COLUMNS)
-
-
-def _series(point: PointSeeds) -> tuple[str, str, str]:
-    return point.options, point.framework, point.knobs
+            "learned": learning.learned,
+            "margin": learning.margin,
+        }
+        low, high = difference.interval
+        answer: MarginAnswer = (
+            "yes" if low > -learning.margin else "no" if high < -learning.margin else "not shown"
+        )
+        yield cells, MarginTest(difference, answer, learning, {"this point": point.diverged})
 
 
 def _why(study: Study, point: PointSeeds, baseline: PointSeeds | None, test: MarginTest) -> Iterator[str]:
@@ -246,14 +261,6 @@ def learning_of(points: Sequence[PointSeeds | None], least: float) -> list[Learn
         else Learning(least)
         for point, (low, _) in zip(points, intervals, strict=True)
     ]
-
-
-def against_baseline(learning: Learning, point: PointSeeds, difference: Difference) -> MarginTest:
-    """Return whether a point, by its difference to 1 worker, is not inferior to what that learned."""
-    low, high = difference.interval
-    margin = learning.margin
-    answer: MarginAnswer = "yes" if low > -margin else "no" if high < -margin else "not shown"
-    return MarginTest(difference, answer, learning, {"this point": point.diverged})
 
 
 def seeds_of(study: Study) -> list[PointSeeds]:

@@ -213,20 +213,28 @@ def _as_trained(config: RunConfig) -> RunConfig:
 def _comparable_runs(complete: Sequence[CompleteRun], left_out: Sequence[UnusableRun]) -> Loaded:
     """Return the runs that may be compared, sorted, and those left out: unusable, copies and refused."""
     axes = varying([run.config for run in complete])
+    ordered = sorted(complete, key=lambda run: (*sort_key(run.config, axes), run.name))
     first: dict[Hashable, CompleteRun] = {}
     reasons: dict[str, str] = {}
-    for run in sorted(complete, key=lambda run: (*sort_key(run.config, axes), run.name)):
+    for run in ordered:
         kept = first.setdefault(identity(run.config), run)
         if kept is not run:
             reasons[run.name] = f"the same repeat of the same point as {kept.name}"
-    runs = {run.name: run for run in first.values()}
-    reasons |= _copied(list(runs.values()))
-    reasons |= refusals({name: _compared_header(run) for name, run in runs.items() if name not in reasons})
-    by_name = {run.name: run for run in complete}
-    others = [
-        UnusableRun.of(name, by_name[name].config, "refused", reason) for name, reason in reasons.items()
+    reasons |= _copied(list(first.values()))
+    headers = {run.name: _compared_header(run) for run in first.values() if run.name not in reasons}
+    return _without(ordered, left_out, reasons | refusals(headers))
+
+
+def _without(
+    runs: Sequence[CompleteRun], left_out: Sequence[UnusableRun], reasons: Mapping[str, str]
+) -> Loaded:
+    """Return the runs without those that are refused; these are left out, each with its reason."""
+    refused = [
+        UnusableRun.of(run.name, run.config, "refused", reasons[run.name])
+        for run in runs
+        if run.name in reasons
     ]
-    return [run for name, run in runs.items() if name not in reasons], [*left_out, *others]
+    return [run for run in runs if run.name not in reasons], [*left_out, *refused]
 
 
 def _compared_header(run: CompleteRun) -> Header:
@@ -273,12 +281,7 @@ def _comparable_with_real(
             if value != usual:
                 reason = f"{fact.title(header)}: {value}, but {usual} in {same}, which is not played"
                 reasons.setdefault(run, []).append(reason)
-    others = [
-        UnusableRun.of(run.name, run.config, "refused", "; ".join(reasons[run.name]))
-        for run in played
-        if run.name in reasons
-    ]
-    return [run for run in played if run.name not in reasons], [*left_out, *others]
+    return _without(played, left_out, {run: "; ".join(of_run) for run, of_run in reasons.items()})
 
 
 def _study(

@@ -19,17 +19,15 @@ from analysis.iou import (
     MarginAnswer,
     MarginTest,
     PointSeeds,
-    against_baseline,
-    differences_of,
     diverged_seeds,
     evaluated,
-    learning_of,
+    judged_points,
     not_learned_words,
     reasons,
     seeds_of,
 )
 from analysis.plan import plan_table
-from analysis.stats import FEWEST_REPEATS, SHARE, median_intervals
+from analysis.stats import FEWEST_REPEATS
 from analysis.study import NAN, POINT, SERIES, Names, Study
 from analysis.text import Row, bracketed, count, first_of, listed, series_name, with_interval
 
@@ -47,23 +45,8 @@ _DIGITS = ".3f"
 # What is behind the first counts that fail says little more, and more names of options would hide the first.
 _MOST_NAMED = 3
 
-SeriesKey = tuple[str, str, str]
 
-
-@dataclass(frozen=True)
-class KindPoint:
-    """The IoU of the seeds of one point, from runs of one kind; `series` is options, framework and knobs."""
-
-    kind: RunKind
-    seeds: PointSeeds
-
-    @property
-    def series(self) -> SeriesKey:
-        """Options, framework and knobs."""
-        return self.seeds.options, self.seeds.framework, self.seeds.knobs
-
-
-def played_table(study: Study, points: Sequence[KindPoint]) -> pd.DataFrame:
+def played_table(study: Study, points: Sequence[PointSeeds]) -> pd.DataFrame:
     """Return one row per point and kind of run, by series and workers: PLAYED_COLUMNS.
 
     IoU and `difference` to 1 worker are medians over seeds with their intervals; the runs on 1 worker are
@@ -71,75 +54,51 @@ def played_table(study: Study, points: Sequence[KindPoint]) -> pd.DataFrame:
     higher median at this number of workers. What is not known is NaN.
     """
     baselines = [_baseline_of(points, point) for point in points]
-    pairs = [
-        (point.seeds, baseline) if baseline and point.seeds.workers > 1 else None
-        for point, baseline in zip(points, baselines, strict=True)
-    ]
-    differences = differences_of(pairs)
-    intervals = median_intervals([point.seeds.values for point in points], SHARE)
-    learnings = learning_of(baselines, study.criteria.iou_margin)
     rows = []
-    for point, baseline, difference, (low, high), learning in zip(
-        points, baselines, differences, intervals, learnings, strict=True
+    for point, baseline, (cells, test) in zip(
+        points, baselines, judged_points(study, points, baselines), strict=True
     ):
-        seeds = point.seeds
-        test = against_baseline(learning, seeds, difference)
-        rows.append({
-            **{name: getattr(seeds, name) for name in (*POINT, "test_images", "diverged")},
-            "kind": point.kind,
-            "seeds": len(seeds.ious),
-            "iou": float(np.median(seeds.values)) if seeds.ious else NAN,
-            "iou_low": low,
-            "iou_high": high,
-            "difference": difference.median,
-            "difference_low": difference.interval[0],
-            "difference_high": difference.interval[1],
-            "pairs": difference.pairs,
-            "constant_iou": seeds.constant,
-            "learned": learning.learned,
-            "margin": learning.margin,
-            "verdict": _verdict(seeds, test),
-            "why": "; ".join(_why(study, seeds, baseline, test)),
-        })  # fmt: skip
+        why = "; ".join(_why(study, point, baseline, test))
+        rows.append(cells | {"kind": point.kind, "verdict": _verdict(point, test), "why": why})
     table = pd.DataFrame(rows, columns=PLAYED_COLUMNS)
     return table.assign(best=_best(table))
 
 
-def points_of(study: Study) -> list[KindPoint]:
+def points_of(study: Study) -> list[PointSeeds]:
     """Return every point of the played and the real runs, those of which every run diverged among them."""
     if study.played is None:
         return []
     points = [*_of_kind("played", study.played), *_of_kind("real", study)]
     series = list(dict.fromkeys(point.series for point in points))
-    return sorted(points, key=lambda point: (series.index(point.series), point.seeds.workers, point.kind))
+    return sorted(points, key=lambda point: (series.index(point.series), point.workers, point.kind))
 
 
-def _of_kind(kind: RunKind, study: Study) -> Iterator[KindPoint]:
+def _of_kind(kind: RunKind, study: Study) -> Iterator[PointSeeds]:
     """Yield the points with their IoU by seed: two studies may number their repeats otherwise."""
     seeds = study.runs.set_index([*POINT, "repeat"])["seed"].to_dict()
     known = set()
     for point in seeds_of(study):
-        key = (point.options, point.framework, point.knobs, point.workers)
+        key = (*point.series, point.workers)
         known.add(key)
         by_seed = {int(seeds[*key, repeat]): iou for repeat, iou in point.ious.items()}
-        yield KindPoint(kind, replace(point, ious=by_seed))
+        yield replace(point, ious=by_seed, kind=kind)
     lost = study.left_out[study.left_out["state"] == "diverged"]
     for key_of_lost, runs in lost.groupby(POINT):
         options, framework, knobs, workers = map(str, key_of_lost)
         if (options, framework, knobs, int(workers)) not in known:
             diverged = int(runs["repeat"].nunique())
-            yield KindPoint(kind, PointSeeds(options, framework, knobs, int(workers), {}, NAN, diverged))
+            yield PointSeeds(options, framework, knobs, int(workers), {}, NAN, diverged, kind=kind)
 
 
-def _baseline_of(points: Sequence[KindPoint], point: KindPoint) -> PointSeeds | None:
+def _baseline_of(points: Sequence[PointSeeds], point: PointSeeds) -> PointSeeds | None:
     """Return 1 worker of the same series: its runs of the same kind, and of the other for further seeds.
 
     A run that plays 1 worker and one that has it train alike.
     """
-    alone = [each for each in points if each.series == point.series and each.seeds.workers == 1]
+    alone = [each for each in points if each.series == point.series and each.workers == 1]
     own_last = sorted(alone, key=lambda each: each.kind == point.kind)
-    ious = {seed: iou for each in own_last for seed, iou in each.seeds.ious.items()}
-    return replace(own_last[-1].seeds, ious=ious) if ious else None
+    ious = {seed: iou for each in own_last for seed, iou in each.ious.items()}
+    return replace(own_last[-1], ious=ious) if ious else None
 
 
 def _verdict(point: PointSeeds, test: MarginTest) -> LossVerdict:
@@ -181,54 +140,43 @@ def _best(table: pd.DataFrame) -> "pd.Series[bool]":
 
 
 @dataclass(frozen=True)
-class JudgedCount:
-    """One number of workers of a series: the verdict on it, and its row of `played_table`.
-
-    Where played and real runs have this number, the verdict is the worse one; but one that is undecided does
-    not count where the other has more seeds in common with 1 worker.
-    """
-
-    workers: int
-    verdict: LossVerdict
-    row: Row
-
-
-@dataclass(frozen=True)
 class KeptIou:
     """What a series shows: its numbers of workers above 1, in order, and the seeds of 1 worker with an IoU.
 
-    `baseline_diverged` counts runs on 1 worker; `kinds` are those of its runs, "played" or "real".
+    `counts` are rows of `played_table`. Where played and real runs have a number of workers, it is that of
+    the worse verdict; but one that is undecided does not count where the other has more seeds in common with
+    1 worker. `baseline_diverged` counts runs on 1 worker; `kinds` are those of its runs, "played" or "real".
     `not_learned` is the row of 1 worker where that learned no more than a constant prediction.
     """
 
     options: str
     framework: str
     knobs: str
-    counts: tuple[JudgedCount, ...]
+    counts: tuple[Row, ...]
     baseline_seeds: int
     baseline_diverged: int
     kinds: tuple[str, ...]
     not_learned: Row | None = None
 
     @property
-    def shown(self) -> list[JudgedCount]:
+    def shown(self) -> list[Row]:
         """The numbers of workers that keep the IoU, as do all smaller ones."""
-        return list(takewhile(lambda count: count.verdict == "no loss", self.counts))
+        return list(takewhile(lambda row: row["verdict"] == "no loss", self.counts))
 
     @property
     def workers(self) -> int:
         """The largest number of workers that keeps the IoU, as do all smaller ones; 1 where none is shown."""
-        return self.shown[-1].workers if self.shown else 1
+        return int(self.shown[-1]["workers"]) if self.shown else 1
 
     @property
-    def beyond(self) -> list[JudgedCount]:
+    def beyond(self) -> list[Row]:
         """The larger numbers of workers."""
         return list(self.counts[len(self.shown) :])
 
     @property
     def is_decided(self) -> bool:
         """Whether a number above 1 is shown to keep the IoU, or the smallest one not to."""
-        return bool(self.shown) or bool(self.counts and self.counts[0].verdict in ("loss", "diverges"))
+        return bool(self.shown) or bool(self.counts and self.counts[0]["verdict"] in ("loss", "diverges"))
 
     def name(self, names: Names) -> str:
         """Return the framework with its knobs."""
@@ -243,7 +191,7 @@ def kept_ious(table: pd.DataFrame) -> list[KeptIou]:
         if "played" not in kinds:
             continue
         alone = rows[rows["workers"] == 1]
-        counts = [_judged(of) for _, of in rows[rows["workers"] > 1].groupby("workers")]
+        counts = [_worst(of) for _, of in rows[rows["workers"] > 1].groupby("workers")]
         seeds, diverged = (int(alone[name].max()) if len(alone) else 0 for name in ("seeds", "diverged"))
         nothing = alone[alone["learned"] == "no"].to_dict("records")
         series = (str(options), str(framework), str(knobs))
@@ -251,11 +199,10 @@ def kept_ious(table: pd.DataFrame) -> list[KeptIou]:
     return found
 
 
-def _judged(rows: pd.DataFrame) -> JudgedCount:
+def _worst(rows: pd.DataFrame) -> Row:
     order = get_args(LossVerdict)
     telling = rows[(rows["verdict"] != "undecided") | (rows["pairs"] == rows["pairs"].max())]
-    worst = min(telling.to_dict("records"), key=lambda row: order.index(row["verdict"]))
-    return JudgedCount(int(worst["workers"]), worst["verdict"], worst)
+    return min(telling.to_dict("records"), key=lambda row: order.index(row["verdict"]))
 
 
 def kept_sentence(kept: KeptIou, study: Study) -> str:
@@ -264,35 +211,34 @@ def kept_sentence(kept: KeptIou, study: Study) -> str:
         return "undecided: no run trained as more than 1 worker"
     if kept.not_learned:
         return f"{not_learned_words(kept.not_learned, study.score.title)}, so no number of workers is judged"
-    if not kept.baseline_seeds and not any(each.verdict == "diverges" for each in kept.counts):
+    if not kept.baseline_seeds and not any(each["verdict"] == "diverges" for each in kept.counts):
         return "undecided: no run on 1 worker to compare with"
     parts = []
     if kept.shown:
-        most = "" if kept.beyond else f", the most tried (margin {kept.shown[-1].row['margin']:.2g})"
+        most = "" if kept.beyond else f", the most tried (margin {kept.shown[-1]['margin']:.2g})"
         parts.append(f"up to {count(kept.workers, 'worker')} keep the {study.score.title}{most}")
     for each in kept.beyond[:1]:
-        workers = count(each.workers, "worker")
-        if each.verdict == "undecided":
+        workers = count(each["workers"], "worker")
+        if each["verdict"] == "undecided":
             start, state = ("from", " on undecided") if kept.shown else ("undecided from", " on")
-            parts.append(f"{start} {workers}{state} ({_undecided(each.row, study)})")
+            parts.append(f"{start} {workers}{state} ({_undecided(each, study)})")
         elif kept.shown:
-            parts.append(_failing(each, f"{each.workers:,}"))
+            parts.append(_failing(each, f"{each['workers']:,}"))
         else:
             parts.append(f"even {_failing(each, workers)}")
     if kept.baseline_diverged:
         parts.append(f"even 1 worker diverges for {count(kept.baseline_diverged, 'seed')}")
     for each in kept.beyond[1:]:
-        if each.verdict == "no loss":
-            parts.append(f"{each.workers:,} keep it")
-        elif each.verdict != "undecided":
-            parts.append(_failing(each, f"{each.workers:,}"))
+        if each["verdict"] == "no loss":
+            parts.append(f"{each['workers']:,} keep it")
+        elif each["verdict"] != "undecided":
+            parts.append(_failing(each, f"{each['workers']:,}"))
     more = len(parts) - _MOST_NAMED
     return "; ".join([*parts[:_MOST_NAMED], *([f"and {count(more, 'larger number')}"] if more > 0 else [])])
 
 
-def _failing(judged: JudgedCount, workers: str) -> str:
-    row = judged.row
-    if judged.verdict == "diverges":
+def _failing(row: Row, workers: str) -> str:
+    if row["verdict"] == "diverges":
         runs = count(row["diverged"] + row["seeds"], "run")
         return f"training as {workers} diverges ({row['diverged']} of {runs})"
     interval = bracketed(-row["difference_high"], -row["difference_low"], _DIGITS)
@@ -316,7 +262,7 @@ def kept_farthest_first(kept: Sequence[KeptIou]) -> dict[str, list[KeptIou]]:
 
     def order(found: tuple[str, list[KeptIou]]) -> tuple[float, float]:
         first = min(found[1], key=lambda each: each.workers)
-        return -first.workers, -float(first.shown[-1].row["iou"]) if first.shown else 0.0
+        return -first.workers, -float(first.shown[-1]["iou"]) if first.shown else 0.0
 
     sets: dict[str, list[KeptIou]] = {}
     for each in kept:
@@ -354,8 +300,8 @@ def _kept_over_options(kept: Sequence[KeptIou], study: Study) -> str:
         f"of {sets} sets of options the {title} is kept farthest, up to {count(most, 'worker')}, with {named}"
     )
     if len(farthest) > 1:
-        best = max(farthest, key=lambda each: each.shown[-1].row["iou"])
-        highest = with_interval(best.shown[-1].row, "iou", _DIGITS)
+        best = max(farthest, key=lambda each: each.shown[-1]["iou"])
+        highest = with_interval(best.shown[-1], "iou", _DIGITS)
         text += f"; the highest median {title} there is {highest}, with {name(best)}"
     shorter = [each for each in kept if each.workers < most]
     following = max((each.workers for each in shorter), default=1)
@@ -369,16 +315,14 @@ def _kept_over_options(kept: Sequence[KeptIou], study: Study) -> str:
     return text
 
 
-def _agreement_notes(study: Study, points: Sequence[KindPoint]) -> Iterator[str]:
+def _agreement_notes(study: Study, points: Sequence[PointSeeds]) -> Iterator[str]:
     """Yield by how much the IoU of played and real runs of equal workers and seed differs at most."""
-    real = {
-        (*point.series, point.seeds.workers): point.seeds.ious for point in points if point.kind == "real"
-    }
+    real = {(*point.series, point.workers): point.ious for point in points if point.kind == "real"}
     apart = [
-        (abs(iou - other[seed]), point.seeds.workers)
+        (abs(iou - other[seed]), point.workers)
         for point in points
-        if point.kind == "played" and (other := real.get((*point.series, point.seeds.workers)))
-        for seed, iou in point.seeds.ious.items()
+        if point.kind == "played" and (other := real.get((*point.series, point.workers)))
+        for seed, iou in point.ious.items()
         if seed in other and not np.isnan(iou - other[seed])
     ]
     if not apart or study.played is None:
@@ -438,7 +382,7 @@ def played_quality(study: Study, summary: pd.DataFrame) -> PlayedQuality:
     points = points_of(study)
     diverged: dict[tuple[object, ...], int] = {}
     for point in points:
-        key = (*point.series, point.seeds.workers)
-        diverged[key] = diverged.get(key, 0) + point.seeds.diverged
+        key = (*point.series, point.workers)
+        diverged[key] = diverged.get(key, 0) + point.diverged
     plan = plan_table(study, summary, diverged)
     return PlayedQuality(study, played_table(study, points), plan, list(_agreement_notes(study, points)))

@@ -70,11 +70,11 @@ def _iou_tile(score: Score, kept: KeptIou) -> Tile:
         light = "bad"
     judged = [*kept.shown[-1:], *kept.beyond]
     reasons = [
-        f"{count(each.workers, 'worker')}: {each.verdict}: {each.row['why']}"
-        for each in judged
-        if each.verdict == "undecided"
+        f"{count(row['workers'], 'worker')}: undecided: {row['why']}"
+        for row in judged
+        if row["verdict"] == "undecided"
     ]
-    detail = "; ".join(_iou_at(each.row, score) for each in judged[:2])
+    detail = "; ".join(_iou_at(row, score) for row in judged[:2])
     detail = detail or f"no {score.title} on more than 1 worker"
     return Tile(score.heading, value, f"played: {detail}", light, tuple(reasons))
 
@@ -115,8 +115,8 @@ def _cost_tile(quality: PlayedQuality, kept: KeptIou) -> Tile:
 
 
 def _trust_tile(kept: Sequence[KeptIou]) -> Tile:
-    counts = [each for of in kept for each in of.counts if each.verdict != "diverges"]
-    seeds = min((int(each.row["pairs"]) for each in counts), default=0)
+    counts = [row for each in kept for row in each.counts if row["verdict"] != "diverges"]
+    seeds = min((int(row["pairs"]) for row in counts), default=0)
     light: Light = "good" if seeds >= RECOMMENDED_REPEATS else "caution" if seeds >= FEWEST_REPEATS else "bad"
     needed = f"{FEWEST_REPEATS} are needed, {RECOMMENDED_REPEATS} recommended"
     detail = f"{count(seeds, 'seed')} in common with 1 worker at the point with the fewest: {needed}"
@@ -125,16 +125,16 @@ def _trust_tile(kept: Sequence[KeptIou]) -> Tile:
 
 def _next_steps(quality: PlayedQuality, kept: KeptIou) -> Iterator[str]:
     command = submit_command(quality.study.subject)
-    undecided = [each for each in kept.counts if each.verdict == "undecided"]
+    undecided = [row for row in kept.counts if row["verdict"] == "undecided"]
     if not kept.baseline_seeds:
         yield f"add 1 to training.plays in the study, then {command}"
     elif kept.not_learned:
         yield LEARN_FIRST
-    elif any(each.row["pairs"] < FEWEST_REPEATS for each in undecided):
+    elif any(row["pairs"] < FEWEST_REPEATS for row in undecided):
         yield f"set repeats = {RECOMMENDED_REPEATS} in the study, then {command}"
     elif undecided:
         yield "more repeats would narrow the intervals"
-    if any(each.verdict in ("loss", "diverges") for each in kept.counts):
+    if any(row["verdict"] in ("loss", "diverges") for row in kept.counts):
         yield "try training.rate_scaling, training.warmup_epochs or training.epochs as an axis of the study"
     elif kept.shown and not kept.beyond:
         found = f"the largest number tried keeps the {quality.study.score.title}"

@@ -105,14 +105,14 @@ class Run:
     epochs_per_second: float
     epochs_used: int
     seconds_per_epoch: float
-    images_per_epoch: float
-    steps_per_epoch: float
-    step_seconds: float
-    loss: float
+    images_per_epoch: float = NAN
+    steps_per_epoch: float = NAN
+    step_seconds: float = NAN
+    loss: float = NAN
     iou: float = NAN
     dice: float = NAN
     test_images: float = NAN
-    training_seconds: float
+    training_seconds: float = NAN
     hosts: str = ""
     nodes: float = NAN
     devices: str = ""
@@ -271,7 +271,7 @@ class Study:
     @property
     def short_names(self) -> Names:
         """Names of the arms where room is short; names that a user gave are not shortened."""
-        return self.names if self.are_names_given else _SHORT_NAMES
+        return {**_SHORT_NAMES, **self.names} if self.are_names_given else _SHORT_NAMES
 
     @property
     def are_names_given(self) -> bool:

@@ -34,11 +34,6 @@ def percent(share: float, decimals: int = 1) -> str:
     return number(share, f".{decimals}%")
 
 
-def interval(low: float, high: float, form: str) -> str:
-    """Return an interval, "[1.83, 1.91]"; empty where there is none. `form` is a format."""
-    return bracketed(low, high, form) if low < high else ""
-
-
 def bracketed(low: float, high: float, form: str) -> str:
     """Return "[low, high]", also where both are one number."""
     return "[{}, {}]".format(*(format(end, form).removesuffix("%") for end in (low, high)))
@@ -51,19 +46,23 @@ def number_with_interval(value: float, low: float, high: float, form: str) -> st
 
 def with_interval(row: Row, name: str, form: str, scale: float = 1.0) -> str:
     """Return the number `name` of a row, divided by `scale`, with the interval `name`_low to `name`_high."""
-    value, low, high = (row[f"{name}{end}"] / scale for end in ("", "_low", "_high"))
-    return number_with_interval(value, low, high, form)
+    return number_with_interval(*_bounded(row, name, scale), form)
 
 
 def interval_of(row: Row, name: str, form: str, scale: float = 1.0) -> str:
     """Return only the interval of `with_interval`."""
-    value, low, high = (row[f"{name}{end}"] / scale for end in ("", "_low", "_high"))
-    return _interval_of(value, low, high, form)
+    return _interval_of(*_bounded(row, name, scale), form)
+
+
+def _bounded(row: Row, name: str, scale: float) -> tuple[float, float, float]:
+    return row[name] / scale, row[f"{name}_low"] / scale, row[f"{name}_high"] / scale
 
 
 def _interval_of(value: float, low: float, high: float, form: str) -> str:
-    is_wide = low >= 0 and 0 < MOST_RESOLVED_RATIO * value < high
-    return NOT_RESOLVED if is_wide else interval(low, high, _format(form, value))
+    """Return "[1.83, 1.91]"; empty where there is none."""
+    if low >= 0 and 0 < MOST_RESOLVED_RATIO * value < high:
+        return NOT_RESOLVED
+    return bracketed(low, high, _format(form, value)) if low < high else ""
 
 
 def resolved(table: pd.DataFrame) -> pd.DataFrame:

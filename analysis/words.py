@@ -1,10 +1,12 @@
-"""Say findings in words: the templates of analysis/templates, a sentence a line."""
+"""Say findings in words: the templates of analysis/templates, those of sentences and those of pages."""
 
 import math
-from functools import cache
+import re
+from functools import cache, partial
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from analysis.stats import CONFIDENCE, FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import NAMES, Study
@@ -20,18 +22,25 @@ from analysis.text import (
     number,
     percent,
     sentence,
+    series_name,
     unit_of_value,
     with_interval,
 )
 
 # From so many hours on a cost reads best in this unit: its name, and how many make an hour.
 UNITS_HOURS = ((2.0, "hours", 1), (2 / 60, "minutes", 60), (0.0, "seconds", 3600))
+INTERVAL = re.compile(r"\[([-+\d.,%]+), ([-+\d.,%]+)\]")
 
 
 def lines(template: str, **values: object) -> list[str]:
     """Return what a template says, a sentence a line, clean; an unknown name raises."""
-    text = _environment().get_template(f"{template}.jinja").render(**values)
+    text = _environment(is_page=False).get_template(f"{template}.jinja").render(**values)
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+
+
+def page(template: str, **values: object) -> str:
+    """Return a page. Every value is escaped but the project's own SVG; an unknown name raises."""
+    return _environment(is_page=True).get_template(f"{template}.html.jinja").render(**values)
 
 
 def device_of(study: Study) -> str:
@@ -70,21 +79,25 @@ def _percent_faster(ratio: float) -> float:
 
 
 @cache
-def _environment() -> Environment:
-    # Plain texts; what shows them as HTML or Markdown escapes them.
-    environment = Environment(  # noqa: S701
+def _environment(*, is_page: bool) -> Environment:
+    environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
         undefined=StrictUndefined,
+        # What shows plain texts as Markdown or LaTeX escapes them.
+        autoescape=is_page,  # noqa: S701
         # A foreign text stays on its line.
-        finalize=clean,
+        finalize=None if is_page else clean,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=is_page,
     )
     environment.filters |= {
         "bracketed": lambda ends, form: bracketed(ends[0], ends[1], form),
         "capitalised": capitalised,
+        "clean": clean,
         "cost": cost,
         "count": lambda number_of, thing: count(int(number_of), thing),
+        "drawn": Markup,
         "duration": _duration,
         "faster": _percent_faster,
         "first_of": first_of,
@@ -93,8 +106,11 @@ def _environment() -> Environment:
         "number": number,
         "percent": percent,
         "sentence": sentence,
+        "series_name": series_name,
         "shown": with_interval,
         "signed": _signed,
+        # No line ends inside an interval.
+        "unbroken": partial(INTERVAL.sub, "[\\1,\N{NO-BREAK SPACE}\\2]"),
         "times": lambda speedup: f"{number(speedup, '~2')}x",
     }
     environment.tests["nan"] = lambda value: value != value

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from slurm.study_folder import StudyFolder
 from tests.records import digest, make_transport, make_workers, write_all
 from unet_scaling.measure.step_sample import StepSample
-from unet_scaling.run.recorder import older_log
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.files import write_verified
 from unet_scaling.study.measurements import (
@@ -32,6 +31,7 @@ from unet_scaling.study.measurements import (
 )
 from unet_scaling.study.record import RECORD_NAME
 from unet_scaling.study.record_lines import End, Epoch, Evaluation, Header, Result, WorkerFacts
+from unet_scaling.study.study_file import older_log
 from unet_scaling.training import learning_rate
 
 Array = NDArray[np.float64]

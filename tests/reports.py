@@ -23,37 +23,25 @@ from analysis.older import epoch_work, load_reference
 from analysis.report.assemble import Report, make_report
 from analysis.report.columns import TABLES, table_files
 from analysis.report.exports import export_files, summary_json
-from analysis.report.figure_files import FigureFiles
+from analysis.report.files import FigureFiles
 from analysis.study import Study
 from unet_scaling.study.options import Criteria
 
 Row = dict[str, Any]
 # Columns of texts that may be empty as a whole.
-EMPTY = {
-    "options",
-    "knobs",
-    "native_knobs",
-    "horovod_knobs",
-    "unknown",
-    "doubts",
-    "why",
-    "unscored",
-    "disturbed",
+EMPTY = (
+    "options", "knobs", "native_knobs", "horovod_knobs", "unknown", "doubts", "why", "unscored", "disturbed",
     "speed",
-}
+)  # fmt: skip
 
 
 @contextmanager
 def without_figures() -> Iterator[None]:
     """Let commands draw nothing while the block runs: figures take most of their time."""
-
-    def nothing(report: Report) -> FigureFiles:
-        return FigureFiles({}, {}, report.study.score)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("analysis.report.files.draw_figures", nothing)
-        patch.setattr("analysis.compare.show.forest_files", lambda _: {})
-        patch.setattr("analysis.compare.show.comparison_page", lambda _: "")
+        patch.setattr("analysis.report.files.draw_figures", lambda _: FigureFiles())
+        patch.setattr("analysis.compare.show.forest", lambda _: [])
+        patch.setattr("analysis.compare.show.comparison_page", lambda *_: "")
         yield
 
 

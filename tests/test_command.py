@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.honest import Honest, write_honest
 from tests.studies import TINY_STUDY, make_images
 from unet_scaling.completion import completion_script
 from unet_scaling.study.config import PROJECT
@@ -60,6 +61,27 @@ def test_help_and_mistakes_import_nothing_large(arguments: list[str]) -> None:
     )
     assert done.stdout.splitlines()[-1] == "[]"
     assert "usage: unet-scaling" in done.stdout + done.stderr
+
+
+def test_what_is_recorded_is_read_where_nothing_can_train(tmp_path: Path) -> None:
+    write_honest(tmp_path / "study", Honest(workers=(1, 2), repeats=1, has_files=True))
+    (tmp_path / "table.csv").write_text("workers,seconds\n1,4\n2,2\n")
+    program = """
+import sys
+class Refused:
+    def find_spec(self, name, *others):
+        if name.partition(".")[0] in ("torch", "mpi4py", "horovod"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Refused())
+from unet_scaling.subcommands import main
+for words in ("status study", "report study --output 1", "report --csv table.csv --output 2",
+              "compare study study --output 3"):
+    sys.argv = ["unet-scaling", *words.split()]
+    main()
+"""
+    words = [sys.executable, "-c", program]
+    subprocess.run(words, cwd=tmp_path, check=True, env=os.environ | {"PYTHONPATH": str(PROJECT)})
+    assert all((tmp_path / folder).is_dir() for folder in "123")
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)

@@ -12,7 +12,7 @@ from analysis.figures.catalogue import FIGURES
 from analysis.load import load_study
 from analysis.report.assemble import make_report
 from analysis.report.exports import latex_escaped, summary_latex
-from analysis.report.figure_files import inputs_of
+from analysis.report.files import inputs_of
 from analysis.report.markdown import summary_markdown
 from analysis.restriction import restriction_words
 from slurm.preflight import check_inputs

@@ -21,7 +21,7 @@ from analysis.findings import precision
 from analysis.findings.precision import half_widths, widest
 from analysis.load import load_study
 from analysis.report.assemble import make_report
-from analysis.report.watch import Watched
+from analysis.report.program import no_more_to_come
 from analysis.study import Study
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.study_folder import StudyFolder, open_study_folder
@@ -243,7 +243,7 @@ def test_the_report_and_the_submission_decide_by_the_same_intervals(tmp_path: Pa
     for goes_on in (True, False):
         assert study.go_on() is goes_on
         study.launch()
-    assert Watched(folder.path, tmp_path / "report").is_over()
+    assert no_more_to_come(folder.path, tmp_path / "report")
 
 
 # The share of 250 studies is uncertain by 1.4 %; the draws are the same each time.

@@ -25,7 +25,6 @@ from analysis.points import SPEEDUP_COLUMNS
 from analysis.report.column_lists import PAGE, with_column_lists
 from analysis.report.columns import TABLES
 from analysis.report.exports import latex_escaped
-from analysis.report.watch import Watched
 from slurm.study_folder import StudyFolder
 from tests.budgets import Steps, write_budget_run
 from tests.records import digest, make_point, write_record, write_run
@@ -504,40 +503,31 @@ def complete(folder: StudyFolder, number: int, **changes: Any) -> None:
     write_record(folder.run_folder(config), config, **changes)
 
 
-@pytest.mark.parametrize("end", [End(status="complete"), End(status="diverged", reason="loss")])
-def test_a_watched_report_follows_the_records_until_all_runs_have_ended(
-    watched: StudyFolder, tmp_path: Path, end: End, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("end", [End(status="complete"), End(status="diverged", reason="loss"), None])
+def test_a_watched_report_follows_the_records_until_all_runs_have_ended_or_ctrl_c(
+    watched: StudyFolder, end: End | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = tmp_path / "report" / "report.html"
-    with without_figures():
-        follower = Watched(watched.path, tmp_path / "report")
-        assert not follower.is_over()
-        assert not page.exists()
-        complete(watched, 0)
-        assert not follower.is_over()
-        assert "1 of 2 runs complete" in capsys.readouterr().out
-        before = page.stat().st_mtime_ns
-        assert not follower.is_over()
-        assert (page.stat().st_mtime_ns, capsys.readouterr().out) == (before, "")
-        complete(watched, 1, end=end)
-        assert follower.is_over()
-
-
-def test_ctrl_c_keeps_the_last_report_and_ends_well(
-    watched: StudyFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    complete(watched, 0)
     page = watched.path / "report" / "report.html"
-    shown = []
+    said: list[str] = []
+    written: list[int] = []
 
-    def interrupt(_seconds: float) -> None:
-        shown.append(page.read_text())
-        raise KeyboardInterrupt
+    def what_happens_meanwhile(_seconds: float) -> None:
+        said.append(capsys.readouterr().out)
+        written.append(page.stat().st_mtime_ns if page.exists() else 0)
+        if len(said) == 1:
+            complete(watched, 0)
+        elif len(said) == 3 and end is None:
+            raise KeyboardInterrupt
+        elif len(said) == 3:
+            complete(watched, 1, end=end)
 
-    monkeypatch.setattr(time, "sleep", interrupt)
+    monkeypatch.setattr(time, "sleep", what_happens_meanwhile)
     with without_figures():
         assert main([str(watched.path), "--watch", "3"]) == 0
-    assert shown == [page.read_text()]
+    assert "0 of 2 runs complete; no report without one" in said[0]
+    assert "1 of 2 runs complete; report written" in said[1]
+    assert (said[2], written) == ("", [0, written[1], written[1]])
+    assert (page.stat().st_mtime_ns == written[1]) == (end is None)
 
 
 def test_an_attempt_beside_a_record_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:

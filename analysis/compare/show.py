@@ -16,13 +16,11 @@ from analysis.findings.trust import Light
 from analysis.report.console import MOST_CONSOLE_ROWS, MOST_LINES
 from analysis.report.markdown import TEXT, escaped
 from analysis.report.markdown import table as markdown_table
-from analysis.report.tables import as_csv
-from analysis.report.templates import rendered
-from analysis.report.view import (
+from analysis.report.tables import (
     Cell,
     Column,
-    Drawing,
     Grid,
+    as_csv,
     framework_column,
     integer_column,
     make_grid,
@@ -30,8 +28,9 @@ from analysis.report.view import (
     text_column,
 )
 from analysis.restriction import with_restriction
-from analysis.study import COMPARED, NAMES
+from analysis.study import NAMES
 from analysis.text import clean, count, listed, sentence
+from analysis.words import page
 
 # The name of the figure's files, and of the page.
 STEM = "compare"
@@ -85,12 +84,14 @@ def comparison_files(comparison: StudyComparison) -> dict[str, bytes]:
     """Return the contents of the files of a comparison by name; the page comes last."""
     points = pd.concat([comparison.points, comparison.only]).reindex(columns=[*COMPARE_COLUMNS])
     facts = [(fact.group, fact.name, *fact.texts, fact.differs) for fact in comparison.facts]
+    drawn = forest(comparison)
+    pictures = {f"{STEM}.{kind}": getattr(each, kind) for each in drawn for kind in ("svg", "png")}
     return {
         "compare.csv": as_csv(points.rename(columns=comparison.score.key)),
         "compare_facts.csv": as_csv(pd.DataFrame(facts, columns=["group", "fact", "a", "b", "differs"])),
         "compare.md": comparison_markdown(comparison).encode(),
-        **forest_files(comparison),
-        "compare.html": comparison_page(comparison).encode(),
+        **pictures,
+        "compare.html": comparison_page(comparison, drawn).encode(),
     }
 
 
@@ -121,7 +122,7 @@ def facts_grid(comparison: StudyComparison) -> Grid:
     return make_grid("facts", "What differs", table, columns, "compare_facts.csv")
 
 
-def comparison_page(comparison: StudyComparison) -> str:
+def comparison_page(comparison: StudyComparison, drawings: Sequence[DrawnFigure]) -> str:
     """Return the comparison as HTML: the answer, what differs, a forest plot, and the tables behind them."""
     a, b = comparison.a, comparison.b
     light, word = CHANGES[comparison.change]
@@ -132,36 +133,27 @@ def comparison_page(comparison: StudyComparison) -> str:
     changes = [clean(f"{fact.name}: {' → '.join(fact.texts)}") for fact in differing[:MOST_CHANGES]]
     if len(differing) > MOST_CHANGES:
         changes.append(f"{count(len(differing) - MOST_CHANGES, 'more fact')}, below")
-    return rendered(
-        "compare.html.jinja",
+    return page(
+        "compare",
         title=clean(f"{b.title} against {a.title}"),
         frameworks=NAMES,
-        has_wrappers=not comparison.points["framework"].isin(COMPARED).all(),
-        has_gallery=False,
         run_links={},
         files=("compare.csv", "compare_facts.csv", "compare.md"),
         launches=f"{listed(launches)}, {count(len(comparison.points), 'point')} in both",
         light=light,
         word=word,
         changes=changes or [comparison.nothing_differs],
-        drawings=_drawings(comparison),
+        drawings=drawings,
         points=points_grid(comparison),
         facts=facts_grid(comparison),
         comparison=comparison,
     )
 
 
-def forest_files(comparison: StudyComparison) -> dict[str, bytes]:
-    """Return the figure as SVG and as PNG, by file name; nothing without a common point."""
+def forest(comparison: StudyComparison) -> list[DrawnFigure]:
+    """Return the figure; none without a common point."""
     if comparison.points.empty:
-        return {}
-    drawn = _drawn(comparison)
-    return {f"{STEM}.svg": drawn.svg, f"{STEM}.png": drawn.png}
-
-
-def _drawings(comparison: StudyComparison) -> Sequence[Drawing]:
-    if comparison.points.empty:
-        return ()
+        return []
     caption = (
         f"Right of the line B is faster, or its {comparison.score.title} higher; left of it A. In the colour "
         "of its framework: the interval, corrected for all points, excludes equality; grey: nothing is "
@@ -171,17 +163,14 @@ def _drawings(comparison: StudyComparison) -> Sequence[Drawing]:
         caption += (
             f" The first {MOST_FOREST_ROWS} of {len(comparison.points)} points; all are in compare.csv."
         )
-    return (Drawing(STEM, _drawn(comparison).panels, with_restriction(comparison.emulated, caption)),)
-
-
-def _drawn(comparison: StudyComparison) -> DrawnFigure:
     points = comparison.points.assign(
         claimed=comparison.points["outcome"].isin((A_FASTER, B_FASTER)),
         iou_claimed=comparison.points["iou_outcome"].isin((A_HIGHER, B_HIGHER)),
     )
     charts = study_forests(points, comparison.score)
     panels = [panel for chart in charts for panel in chart.panels()]
-    return picture(panels, charts[0].alternative(), f"figure-{STEM}")
+    caption = with_restriction(comparison.emulated, caption)
+    return [picture(panels, STEM, caption, charts[0].alternative())]
 
 
 def comparison_markdown(comparison: StudyComparison) -> str:

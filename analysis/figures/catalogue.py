@@ -252,12 +252,9 @@ def _budget(inputs: Inputs) -> list[Chart]:
 
 
 @figure(
-    "difference",
-    "budget",
-    "difference of the frameworks in parts",
-    "no point of both frameworks has a budget",
-    bars=True,
-)
+    "difference", "budget", "difference of the frameworks in parts",
+    "no point of both frameworks has a budget", bars=True,
+)  # fmt: skip
 def _difference(inputs: Inputs) -> list[Chart]:
     """Return each part's difference in time per sample; a panel for each pair of series."""
     rows = inputs.overhead.differences
@@ -275,12 +272,9 @@ def _difference(inputs: Inputs) -> list[Chart]:
 
 
 @figure(
-    "wire",
-    "budget",
-    "wire of a step",
-    "no run on several workers recorded its network and its wire",
+    "wire", "budget", "wire of a step", "no run on several workers recorded its network and its wire",
     bars=True,
-)
+)  # fmt: skip
 def _wire(inputs: Inputs) -> list[Chart]:
     """Return milliseconds of wire in a step, and one message of all gradients."""
     rows = inputs.overhead.network
@@ -384,11 +378,9 @@ def _time_and_cost(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 @figure(
-    "time_to_iou",
-    "cost",
-    "{score} against training time",
+    "time_to_iou", "cost", "{score} against training time",
     "no run was evaluated during training (training.evaluate_every)",
-)
+)  # fmt: skip
 def _time_to_iou(inputs: Inputs) -> list[Chart]:
     """Return the score over training time, with its target, where runs were evaluated during training."""
     score, targets = inputs.study.score, inputs.cost["target_iou"].unique()
@@ -536,12 +528,9 @@ def _saliency_budget(inputs: Inputs) -> list[Chart]:
 
 
 @figure(
-    "saliency_curves",
-    "saliency",
-    "deletion and insertion curves",
-    "no run has curves (saliency.curve_steps)",
-    says_runs=False,
-)
+    "saliency_curves", "saliency", "deletion and insertion curves",
+    "no run has curves (saliency.curve_steps)", says_runs=False,
+)  # fmt: skip
 def _saliency_curves(inputs: Inputs) -> list[Chart]:
     """Return the curves of the first sets of options whose curves are not the numbers of another set."""
     table = inputs.saliency.curves if inputs.saliency else pd.DataFrame()

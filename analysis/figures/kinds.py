@@ -34,23 +34,9 @@ from analysis.figures.frame import (
     worker_axis,
     write,
 )
-from analysis.figures.style import (
-    DASHED,
-    DOTTED,
-    PALETTE,
-    SERIES_STYLES,
-    Colour,
-    shortened,
-    text_width,
-)
+from analysis.figures.style import DASHED, DOTTED, PALETTE, SERIES_STYLES, Colour, shortened, text_width
 from analysis.study import NAN, SECONDS_PER_HOUR, Names
-from analysis.text import (
-    Row,
-    chart_number,
-    chart_percent,
-    first_of,
-    unit_of,
-)
+from analysis.text import Row, chart_number, chart_percent, first_of, unit_of
 
 # Labels at the ends of lines have so much room in every panel, so that axes side by side are of one width.
 LABELS_PX = 110

@@ -19,6 +19,7 @@ from PIL import Image
 
 from analysis.figures.frame import PANEL_WIDTH_PX, TITLES, Panel, framed
 from analysis.figures.style import FONT_NAME, PX_PER_INCH, STYLE, Colour
+from analysis.text import clean
 
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
@@ -42,17 +43,22 @@ MEASURES = ("d", "x", "y", "transform", "style")
 
 @dataclass(frozen=True)
 class DrawnFigure:
-    """A figure: the contents of its files, and each panel as an `svg` element of a web page."""
+    """A figure: its name, its caption, the contents of its files, and each panel as an `svg` of a web page.
 
+    A unit of an `svg` is a pixel; it has its own width and height. It is of our own making, not escaped.
+    """
+
+    name: str
+    caption: str
     svg: bytes
     png: bytes
     panels: tuple[str, ...]
 
 
-def picture(panels: Sequence[Panel], alternative: str, name: str) -> DrawnFigure:
+def picture(panels: Sequence[Panel], name: str, caption: str, alternative: str) -> DrawnFigure:
     """Return panels as files, two in a row, and as parts of a page; equal panels always give equal bytes.
 
-    Screen readers say `alternative` for the first panel, and the titles of the others. Ids start with `name`.
+    Screen readers say `alternative` for the first panel, and the titles of the others.
     """
     with rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a box is drawn instead
@@ -66,10 +72,9 @@ def picture(panels: Sequence[Panel], alternative: str, name: str) -> DrawnFigure
         placed[0][0].set_label(alternative)
         size = (PANEL_WIDTH_PX * min(len(panels), MOST_COLUMNS), top)
         files = (_svg_file(placed, size), _png_file(placed, size))
-        inline = [
-            inline_svg(figure, f"{name}-{number}") for number, (figure, *_) in enumerate(placed, start=1)
-        ]
-    return DrawnFigure(*files, tuple(inline))
+        ids = [f"figure-{name}-{number}" for number in range(1, len(placed) + 1)]
+        inline = tuple(inline_svg(figure, own) for (figure, *_), own in zip(placed, ids, strict=True))
+    return DrawnFigure(name, clean(caption), *files, inline)
 
 
 def _svg_file(placed: Sequence[tuple[Figure, int, int]], size: tuple[int, int]) -> bytes:

@@ -7,8 +7,7 @@ from analysis.beside import AVERAGE, pair_table
 from analysis.budget import MOST_REST
 from analysis.diagnosis import diagnosis_table
 from analysis.report.assemble import Report
-from analysis.report.tables import Table
-from analysis.report.view import Grid
+from analysis.report.tables import Grid, Table
 from analysis.study import NAN, POINT
 from analysis.text import Row, clean, percent
 

@@ -13,8 +13,7 @@ import pandas as pd
 from analysis.report.assemble import Report
 from analysis.report.columns import table_of
 from analysis.report.provenance import origins
-from analysis.report.tables import point_keys
-from analysis.report.view import Column, integer_column, number_column, text_column
+from analysis.report.tables import Column, integer_column, number_column, point_keys, text_column
 from analysis.restriction import restriction_words, with_restriction
 from analysis.score import Score
 from analysis.study import Study
@@ -26,13 +25,9 @@ SCHEMA_VERSION = 2
 # More than any measurement has, and the same on every processor: as in the CSV files.
 _SIGNIFICANT_DIGITS = 10
 _LISTED = {
-    "points": "summary.csv",
-    "comparisons": "comparison.csv",
-    "iou": "iou.csv",
-    "played": "played.csv",
-    "plan": "plan.csv",
-    "task_scores": "task_scores.csv",
-}
+    "points": "summary.csv", "comparisons": "comparison.csv", "iou": "iou.csv", "played": "played.csv",
+    "plan": "plan.csv", "task_scores": "task_scores.csv",
+}  # fmt: skip
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -68,11 +63,6 @@ def speed_columns(report: Report) -> list[Column]:
     """Return the columns of every table of points on a terminal and in papers."""
     columns = table_of("summary.csv").columns(report)
     return columns[: [column.heading for column in columns].index("deviation") + 1]
-
-
-def of_request(report: Report) -> list[Column]:
-    """Return the columns of counts measured and predicted."""
-    return table_of("request.csv").columns(report)
 
 
 def played_short_columns(report: Report) -> list[Column]:

@@ -1,16 +1,23 @@
-"""The files of a report, each written whole or not at all."""
+"""The files of a report, each written whole or not at all, and its figures."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+from analysis.figures.catalogue import FIGURES
+from analysis.figures.frame import Inputs
+from analysis.figures.svg import DrawnFigure, picture
+from analysis.processes import parallel_map
 from analysis.report.assemble import Report
 from analysis.report.columns import table_files
 from analysis.report.exports import export_files
-from analysis.report.figure_files import draw_figures
-from analysis.report.html import page
+from analysis.report.html import MAIN, report_page
 from analysis.report.markdown import summary_markdown
-from analysis.report.reproduction import study_file
-from analysis.text import clean
+from analysis.report.provenance import study_file
+from analysis.restriction import not_learned
+from analysis.text import clean, resolved, sentence
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import READABLE, write_atomically
 
@@ -20,6 +27,25 @@ FORMER_FIGURES = (
     "deviation", "efficiency", "iou", "iou_difference", "loss_epochs", "loss_seconds", "noise_scale",
     "saliency_images", "speedup", "throughput", "waterfall",
 )  # fmt: skip
+# Of figures and tables on what a training gives.
+LEARNED_SECTIONS = ("iou", "loss", "cost")
+ONLY_PLAYED = "every run is played, so that no time or speed is measured"
+ONLY_MAPS = "no run has an epoch after the warm-up, so that no speed of training is measured"
+
+
+@dataclass(frozen=True)
+class FigureFiles:
+    """The figures of a report by name: the section of each, those drawn, and why others are not."""
+
+    sections: Mapping[str, str] = field(default_factory=dict)
+    drawn: Mapping[str, DrawnFigure] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    def in_section(self, anchor: str) -> tuple[list[DrawnFigure], list[str]]:
+        """Return the figures of a section of the page, and why others are not there."""
+        here = [name for name, section in self.sections.items() if section == anchor]
+        drawn = [self.drawn[name] for name in here if name in self.drawn]
+        return drawn, [self.missing[name] for name in here if name in self.missing]
 
 
 def write_report(report: Report, folder: Path) -> list[Path]:
@@ -32,17 +58,16 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     if folder.is_symlink():
         raise UserError(f"{folder} is a link; give --output {folder.resolve()}")
     figures = draw_figures(report)
-    key = report.study.score.key
     contents = table_files(report) | export_files(report)
-    for name, drawn in figures.drawn.items():
-        contents |= {f"{key(name)}.svg": drawn.svg, f"{key(name)}.png": drawn.png}
+    for drawn in figures.drawn.values():
+        contents |= {f"{drawn.name}.svg": drawn.svg, f"{drawn.name}.png": drawn.png}
     contents |= study_file(report.study.subject) | {"summary.md": summary_markdown(report).encode()}
-    contents[PAGE_NAME] = page(report, figures, run_links(report, folder)).encode()
+    contents[PAGE_NAME] = report_page(report, figures.in_section, run_links(report, folder)).encode()
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE)
     (folder / "application.md").unlink(missing_ok=True)  # of earlier versions
-    for name in (*map(key, figures.missing), *FORMER_FIGURES):
+    for name in (*map(report.study.score.key, figures.missing), *FORMER_FIGURES):
         for kind in ("svg", "png"):
             (folder / f"{name}.{kind}").unlink(missing_ok=True)
     return [folder / name for name in contents]
@@ -60,3 +85,65 @@ def run_links(report: Report, folder: Path) -> dict[str, str]:
         if path.is_dir() or path.is_file():
             links[clean(name)] = f"../{quote(name, safe='')}{'/' if path.is_dir() else ''}"
     return links
+
+
+def draw_figures(report: Report) -> FigureFiles:
+    """Draw every figure that the tables of the study allow."""
+    inputs = inputs_of(report)
+    score = inputs.study.score
+    missing = {name: reason for name in FIGURES if (reason := _why_missing(inputs, name))}
+    names = [name for name in FIGURES if name not in missing]
+    drawn = parallel_map(partial(_drawn, inputs), names)
+    return FigureFiles(
+        {name: section_of(inputs, name) if name in names else FIGURES[name].section for name in FIGURES},
+        dict(zip(names, drawn, strict=True)),
+        {
+            name: f"Not drawn: {FIGURES[name].title.format(score=score.title)}. {sentence(reason)}"
+            for name, reason in missing.items()
+        },
+    )
+
+
+def _why_missing(inputs: Inputs, name: str) -> str | None:
+    """Return why a figure is not drawn: of played runs only the IoU is, of restricted studies the speed."""
+    if inputs.study.runs.empty and FIGURES[name].section != "saliency":
+        if inputs.study.played is None:
+            return ONLY_MAPS
+        if name != "quality":
+            return ONLY_PLAYED
+    if FIGURES[name].section in LEARNED_SECTIONS and (reason := not_learned(inputs.study)):
+        return reason
+    return FIGURES[name].missing(inputs)
+
+
+def inputs_of(report: Report) -> Inputs:
+    """Return what the figures of a report are drawn from."""
+    return Inputs(
+        study=report.study,
+        points=resolved(report.points),
+        comparisons=resolved(report.comparisons),
+        iou=report.iou,
+        cost=resolved(report.cost),
+        predictions=resolved(report.predictions),
+        overhead=report.overhead,
+        played=report.played.points,
+        scores=report.scores,
+        saliency=report.saliency,
+    )
+
+
+def _drawn(inputs: Inputs, name: str) -> DrawnFigure:
+    figure = FIGURES[name]
+    written = inputs.study.score.key(name)
+    return picture(figure.panels(inputs), written, figure.caption(inputs), figure.alternative(inputs))
+
+
+def section_of(inputs: Inputs, name: str) -> str:
+    """Return where a figure stands: speed-up and IoU first; of several sets of options, their ratios.
+
+    Of played runs only, it is the figure of their IoU.
+    """
+    if inputs.study.runs.empty:
+        return MAIN if name == "quality" else FIGURES[name].section
+    several = len(inputs.options) > 1 and FIGURES["ratio"].missing(inputs) is None
+    return MAIN if name == ("ratio" if several else "scaling") else FIGURES[name].section

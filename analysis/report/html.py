@@ -1,23 +1,23 @@
 """Write the page: one HTML file that needs nothing else, no script and no network."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pandas as pd
 
+from analysis.figures.svg import DrawnFigure
 from analysis.findings.decide import Kind
-from analysis.findings.trust import Light
 from analysis.report.assemble import Report
 from analysis.report.columns import TABLES
-from analysis.report.figure_files import MAIN, FigureFiles
-from analysis.report.provenance import origin_line, origins
-from analysis.report.reproduction import reproduction
+from analysis.report.provenance import origin_line, origins, reproduction
 from analysis.report.sections import comparison_conclusion, sections
 from analysis.report.tables import words_of
-from analysis.report.templates import rendered
 from analysis.restriction import restriction_notes
 from analysis.study import POINT, Study
 from analysis.text import clean, count, repeats_text
+from analysis.words import page
 
+# The anchor of the first screen, above the sections.
+MAIN = "main"
 # Colour is never alone: each kind of answer and each light has its word, and the template its shape.
 KIND_WORDS: dict[Kind, str] = {
     "scale": "Scale out",
@@ -29,44 +29,39 @@ KIND_WORDS: dict[Kind, str] = {
     "script": "Recorded in a script: not compared",
     "maps": "Saliency maps only",
 }
-LIGHT_WORDS: dict[Light, str] = {
-    "good": "good",
-    "caution": "caution",
-    "bad": "bad",
-    "unknown": "not known",
-    "none": "",
-}
 
 
-def page(report: Report, figures: FigureFiles, links: Mapping[str, str]) -> str:
+def report_page(
+    report: Report,
+    figures: Callable[[str], tuple[Sequence[DrawnFigure], Sequence[str]]],
+    links: Mapping[str, str],
+) -> str:
     """Return the report as HTML. The template escapes every text; figures are the project's own SVG.
 
-    `links` has the folder of each run that is linked, by its name.
+    `figures` returns those of a section, and why others are not there; `links` has the folder of each run
+    that is linked, by its name.
     """
     study = report.study
-    shown = list(sections(report, figures))
+    main_figures, not_drawn = figures(MAIN)
     # What logs in the older layout, and emulated runs, cannot say.
     caveats = restriction_notes(study) if study.provenance_known else study.notes
-    return rendered(
-        "report.html.jinja",
+    return page(
+        "report",
         study=clean(study.name),
         frameworks=study.names,
         arms=" or ".join(study.names.values()),
-        has_wrappers=bool(study.wrappers),
-        has_gallery=any(section.gallery for section in shown),
         measured=_measured(report),
         comparison=comparison_conclusion(report) if len(report.comparisons) else "",
         words=words_of(study),
         kind_words={kind: word.format(score=study.score.heading) for kind, word in KIND_WORDS.items()},
-        light_words=LIGHT_WORDS,
         answers=report.answers,
         compared_options=report.compared_options,
         evidence={answer.options: list(_evidence(report, answer.options)) for answer in report.answers},
         doubts=report.doubts,
         caveats=caveats,
-        main_figures=figures.in_section(MAIN),
-        not_drawn=figures.missing_in_section(MAIN),
-        sections=shown,
+        main_figures=main_figures,
+        not_drawn=not_drawn,
+        sections=list(sections(report, figures)),
         run_links=links,
         origins=origins(study.subject),
         origin_line=origin_line(study.subject),

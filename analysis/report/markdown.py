@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from analysis.findings.trust import Tile
 from analysis.report.assemble import Report
-from analysis.report.exports import of_request, played_meaning, played_short_columns, speed_columns
-from analysis.report.tables import point_keys
-from analysis.report.view import Column, number_column
+from analysis.report.columns import table_of
+from analysis.report.exports import played_meaning, played_short_columns, speed_columns
+from analysis.report.tables import Column, number_column, point_keys
 from analysis.restriction import restriction_words, with_restriction
 from analysis.stats import coverage
 from analysis.study import POINT
@@ -85,7 +85,7 @@ def _request(report: Report) -> Iterator[str]:
         yield _bullets(map(sentence, report.request_sentences))
         beyond = report.request[report.request["source"] != "measured"]
         if len(beyond):
-            yield _column_table(of_request(report), beyond.to_dict("records"))
+            yield _column_table(table_of("request.csv").columns(report), beyond.to_dict("records"))
 
 
 def _played(report: Report) -> Iterator[str]:

@@ -1,93 +1,116 @@
 """The sections of the page that give the evidence, in reading order: values for sections.jinja."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+import base64
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from analysis.contrast import COSTS_NOTHING, NATIVE_FASTER
+from analysis.figures.svg import DrawnFigure
 from analysis.forecast import score_notes
+from analysis.played import kinds_of
 from analysis.points import CLOCK
 from analysis.report.assemble import Report
 from analysis.report.columns import grids, shared_reasons
-from analysis.report.figure_files import FigureFiles
-from analysis.report.played_section import played_runs_section, played_section
-from analysis.report.saliency_section import saliency_section
-from analysis.report.view import Section
-from analysis.study import NAMES, SERIES
-from analysis.text import sentence, series_name
+from analysis.report.tables import Grid
+from analysis.saliency import Areas, areas_of
+from analysis.study import NAMES, SERIES, Explained
+from analysis.text import chart_number, clean, labelled, sentence, series_name
 from analysis.words import lines
+from unet_scaling.study.files import read_regular
+from unet_scaling.study.saliency import SaliencyFile, SaliencyScore
+from unet_scaling.study.texts import score_title
 
 # More remarks or runs left out than this are folded, or left to the tables: nobody reads on.
 MOST_REMARKS = 12
+# Images shown of the best, and as many of the worst.
+MOST_IMAGES = 3
+# By which an image is the best or the worst: that of the two on which both prediction and region count.
+RANKED_BY: SaliencyScore = "iou"
 
 Values = dict[str, Any]
 
 
-def sections(report: Report, figures: FigureFiles) -> Iterator[Section]:
-    """Yield the evidence in reading order."""
-    own = {"played": played_section, "played-runs": played_runs_section, "saliency": saliency_section}
-    for name in _names(report):
-        section = own[name](report) if name in own else _section(report, name)
-        yield replace(
-            section,
-            anchor=report.study.score.key(section.anchor),
-            drawings=figures.in_section(section.anchor),
-            grids=grids(report, section.anchor),
-            absent=figures.missing_in_section(section.anchor),
-        )
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: its title, what it finds in one sentence, how to read it, and the evidence.
+
+    `is_open` shows the evidence without a click; `absent` says why a figure is missing; `gallery` has
+    pictures.
+    """
+
+    anchor: str
+    title: str
+    lead: str
+    conclusion: str
+    remarks: Sequence[str]
+    is_open: bool
+    drawings: Sequence[DrawnFigure]
+    grids: Sequence[Grid]
+    absent: Sequence[str]
+    gallery: Values | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether it has no evidence: the page then gives it one line."""
+        return not (self.drawings or self.remarks or any(grid.groups for grid in self.grids))
 
 
-def _names(report: Report) -> Iterator[str]:
-    """Yield the sections by name: a study of played runs only, or of maps, has no speed of training.
+def sections(
+    report: Report, figures: Callable[[str], tuple[Sequence[DrawnFigure], Sequence[str]]]
+) -> Iterator[Section]:
+    """Yield the evidence in reading order.
 
-    Emulated runs have nothing else, and of scripts nothing is concluded.
+    A study of played runs only, or of maps, has no speed of training; emulated runs have nothing else, and of
+    scripts nothing is concluded.
     """
     study = report.study
-    has_speed = len(study.runs) > 0
+    speed = len(study.runs) > 0
+    compared = speed and not study.is_of_scripts
     learns = not (study.is_emulated or study.is_of_scripts)
-    is_there = {
-        "points": has_speed,
-        "against": has_speed and not study.is_of_scripts,
-        "frameworks": has_speed and len(report.wrappers),
-        "iou": has_speed and learns,
-        "played": study.played is not None and learns,
-        "saliency": not report.saliency.is_empty and learns,
-        "budget": has_speed,
-        "cost": has_speed and learns,
-        "loss": has_speed and learns,
-        "request": has_speed and not study.is_of_scripts,
-        "prediction": has_speed and not study.is_of_scripts,
+    played = study.played is not None and learns
+    shown = {
+        "points": speed,
+        "against": compared,
+        "frameworks": speed and len(report.wrappers),
+        "iou": speed and learns,
+        "played": played,
+        "saliency": learns and not report.saliency.is_empty,
+        "budget": speed,
+        "cost": speed and learns,
+        "loss": speed and learns,
+        "request": compared,
+        "prediction": compared,
         "fairness": True,
-        "runs": has_speed,
-        "played-runs": study.played is not None and learns,
+        "runs": speed,
+        "played-runs": played,
         "left-out": len(study.all_left_out),
         "notes": report.notes,
     }
-    return (name for name, shown in is_there.items() if shown)
+    for name in (name for name, is_there in shown.items() if is_there):
+        values = _VALUES[name](report)
+        is_open, gallery = values.pop("is_open", True), values.pop("gallery", None)
+        said = _said(report, name, values)
+        drawings, absent = figures(name)
+        yield Section(study.score.key(name), *said, is_open, drawings, grids(report, name), absent, gallery)
 
 
-def _section(report: Report, name: str) -> Section:
-    title, lead, conclusion, is_open, remarks = _said(report, name)
-    return Section(name, title, conclusion, lead, is_open=is_open, remarks=remarks)
-
-
-def _said(report: Report, name: str) -> tuple[str, str, str, bool, tuple[str, ...]]:
-    """Return title, lead, conclusion, whether it is open without a click, and remarks."""
-    values = _VALUES[name](report)
-    is_open = bool(values.pop("is_open", False))
-    remarks = values.pop("remarks", [])
+def _said(report: Report, name: str, values: Values) -> tuple[str, str, str, list[str]]:
+    """Return title, lead, conclusion and remarks."""
+    remarks = map(sentence, values.pop("remarks", []))
     title, lead, conclusion, *further = lines(
         "sections", section=name, study=report.study, series=partial(_series, report), **values
     )
-    return title, lead, conclusion, is_open, (*further, *map(sentence, remarks))
+    return title, lead, conclusion, [*further, *remarks]
 
 
 def comparison_conclusion(report: Report) -> str:
     """Return the outcome at every worker count; where options differ too, in how many comparisons each."""
-    return _said(report, "against")[2]
+    return _said(report, "against", _against(report))[2]
 
 
 def _series(report: Report, row: Mapping[Any, Any]) -> str:
@@ -102,14 +125,14 @@ def _points(report: Report) -> Values:
     by_throughput = report.points.sort_values("throughput", ascending=False).to_dict("records")
     # Of more than two series a sentence names the two ends only.
     ends = [*by_speed[:1], *by_speed[1:][-1:]]
-    return {"is_open": True, "rows": ends, "number_of": len(by_speed), "best": by_throughput[0]}
+    return {"rows": ends, "number_of": len(by_speed), "best": by_throughput[0]}
 
 
 def _against(report: Report) -> Values:
     by_outcome = report.comparisons.groupby("outcome", sort=False)["workers"]
     workers = {outcome: sorted(set(counts)) for outcome, counts in by_outcome}
     is_one_each = sum(map(len, workers.values())) == report.comparisons["workers"].nunique()
-    return {"is_open": True, "workers": workers if is_one_each else {}, "sizes": by_outcome.size().to_dict()}
+    return {"workers": workers if is_one_each else {}, "sizes": by_outcome.size().to_dict()}
 
 
 def _frameworks(report: Report) -> Values:
@@ -119,7 +142,7 @@ def _frameworks(report: Report) -> Values:
         free = int((rows["costs"] == COSTS_NOTHING).sum())
         slower = int((rows["outcome"] == NATIVE_FASTER).sum())
         costs += [(name, free, len(rows), slower)] if len(rows) else []
-    return {"is_open": True, "costs": costs, "costs_nothing": COSTS_NOTHING}
+    return {"costs": costs, "costs_nothing": COSTS_NOTHING}
 
 
 def _budget(report: Report) -> Values:
@@ -140,7 +163,6 @@ def _iou(report: Report) -> Values:
     if len({str(marks) for marks in found.values()}) == 1:
         found = {"": next(iter(found.values()))}
     return {
-        "is_open": True,
         "found": list(found.items()),
         "points": judged["non_inferior"].value_counts().to_dict(),
         "margins": sorted(report.iou["margin"].unique()),
@@ -156,7 +178,10 @@ def _marks(rows: pd.DataFrame) -> dict[str, list[int]]:
 
 def _loss(report: Report) -> Values:
     losses = report.study.runs.groupby("workers")["loss"].median().dropna()
-    return {"ends": list(losses.iloc[[0, -1]].items())[: len(losses)] if len(losses) else []}
+    return {
+        "is_open": False,
+        "ends": list(losses.iloc[[0, -1]].items())[: len(losses)] if len(losses) else [],
+    }
 
 
 def _cost(report: Report) -> Values:
@@ -168,12 +193,12 @@ def _cost(report: Report) -> Values:
         is_shown = len(rows) > 1 and all(rows[0][f"{column}_high"] < row[f"{column}_low"] for row in rows[1:])
         least += [(what, is_shown, rows[0])] if rows else []
     sets = [f"Pareto set of {kind}" for kind in report.cost["pareto_of"].drop_duplicates() if kind]
-    return {"least": least, "clock": CLOCK, "remarks": [*report.targets, *sets]}
+    return {"is_open": False, "least": least, "clock": CLOCK, "remarks": [*report.targets, *sets]}
 
 
 def _request(report: Report) -> Values:
     first, *more = report.request_sentences[:MOST_REMARKS] or ["no speed was measured"]
-    return {"first": first, "remarks": more}
+    return {"is_open": False, "first": first, "remarks": more}
 
 
 def _prediction(report: Report) -> Values:
@@ -182,7 +207,7 @@ def _prediction(report: Report) -> Values:
     first = next(iter(report.extrapolation.notes), "nothing was predicted")
     notes = [*score_notes(report.scores), *report.extrapolation.notes][:MOST_REMARKS]
     remarks = [note for note in notes if len(errors) or note != first]
-    return {"errors": errors, "first": first, "remarks": remarks}
+    return {"is_open": False, "errors": errors, "first": first, "remarks": remarks}
 
 
 def _fairness(report: Report) -> Values:
@@ -195,7 +220,7 @@ def _runs(report: Report) -> Values:
     runs = report.study.runs
     disturbed = int((runs["disturbed"] != "").sum())
     is_known = disturbed > 0 or runs["busy_share"].notna().all()
-    return {"runs": len(runs), "disturbed": disturbed, "is_known": is_known}
+    return {"is_open": False, "runs": len(runs), "disturbed": disturbed, "is_known": is_known}
 
 
 def _left_out(report: Report) -> Values:
@@ -204,7 +229,81 @@ def _left_out(report: Report) -> Values:
 
 
 def _notes(report: Report) -> Values:
-    return {"notes": report.notes, "remarks": report.notes}
+    return {"is_open": False, "notes": report.notes, "remarks": report.notes}
+
+
+def _played(report: Report) -> Values:
+    found = [labelled(options, text) for options, text in report.played.sentences.items()]
+    plan = report.played.plan
+    reasons = dict.fromkeys(reason for why in plan["why"] if why for reason in why.split("; "))
+    return {
+        "margins": sorted(report.played.points["margin"].unique()),
+        "conclusion": report.played.compared_options or next(iter(found), ""),
+        "kinds": kinds_of(report.played.kept) if report.played.kept else "",
+        "found": [*found, *report.played.notes],
+        "has_plan": plan["seconds_to_target"].notna().any(),
+        "remarks": list(reasons),
+    }
+
+
+def _saliency(report: Report) -> Values:
+    found = report.saliency
+    most = found.points.groupby("options")["workers"].transform("max")
+    fastest = found.points[found.points["workers"] == most].groupby("options", sort=False)
+    return {
+        "found": [*found.warnings, *found.sentences],
+        "speeds": [(options, rows.to_dict("records")) for options, rows in fastest],
+        "gallery": _gallery(report),
+    }
+
+
+def _gallery(report: Report) -> Values | None:
+    """Return the pictures of the first run that has some of images with curves; None where no run has."""
+    study = report.saliency.study
+    for run in study.runs["run"]:
+        explained = study.explained.get(run)
+        rows = list(_pictures(explained)) if explained else []
+        if explained and any(source for _, pictures in rows for source, *_ in pictures):
+            images = len(areas_of(explained, RANKED_BY))
+            return {"run": run, "images": images, "rows": rows, "score": score_title(RANKED_BY)}
+    return None
+
+
+def _pictures(explained: Explained) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
+    """Yield the best and the worst images, the best first, each with (source, title, numbers) of pictures."""
+    areas = {score: areas_of(explained, score) for score in explained.manifest.scores}
+    ranked = areas.get(RANKED_BY, {})
+    order = sorted(ranked, key=lambda position: -ranked[position].deletion_gain)
+    kept = order if len(order) <= 2 * MOST_IMAGES else [*order[:MOST_IMAGES], *order[-MOST_IMAGES:]]
+    for position in kept:
+        image = explained.manifest.images[position]
+        pictures = [(_source(explained, image.pictures.get(name)), name, "") for name in ("image", "truth")]
+        for score in (score for score, found in areas.items() if position in found):
+            source = _source(explained, image.overlays.get(score))
+            pictures.append((source, f"map of {score_title(score)}", _numbers(areas[score][position])))
+        yield clean(image.image), pictures
+
+
+def _numbers(areas: Areas) -> str:
+    deletion, random_deletion, insertion, random_insertion = (
+        chart_number(area, ".2f") for area in vars(areas).values()
+    )
+    return f"deletion {deletion} ({random_deletion}), insertion {insertion} ({random_insertion})"
+
+
+def _source(explained: Explained, file: SaliencyFile | None) -> str:
+    """Return a picture as a data URL; empty where it is not there, or not the one of the manifest."""
+    try:
+        content = read_regular(explained.folder / file.file) if file else b""
+    except OSError:
+        return ""
+    if not file or hashlib.sha256(content).hexdigest() != file.sha256:
+        return ""
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+
+
+def _played_runs(report: Report) -> Values:
+    return {"is_open": False, "runs": 0 if report.study.played is None else len(report.study.played.runs)}
 
 
 _VALUES: Mapping[str, Callable[[Report], Values]] = {
@@ -220,5 +319,8 @@ _VALUES: Mapping[str, Callable[[Report], Values]] = {
     "fairness": _fairness,
     "runs": _runs,
     "left-out": _left_out,
+    "played": _played,
+    "played-runs": _played_runs,
+    "saliency": _saliency,
     "notes": _notes,
 }

@@ -52,7 +52,7 @@ from unet_scaling.study.measurements import STEPS_NAME
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
 from unet_scaling.study.record_lines import End, Epoch, Evaluation, Header, RecordLine, Resumed, WorkerFacts
 from unet_scaling.study.saliency import SALIENCY_FOLDER, SALIENCY_ORIGIN_NAME, Saliency
-from unet_scaling.study.study_file import LOG_NAME, OLDER_LOG_HEADER
+from unet_scaling.study.study_file import LOG_NAME, older_log
 from unet_scaling.study.texts import score_title
 
 # With which gradients travel under training.gradient_compression = "fp16".
@@ -415,15 +415,3 @@ def _common_weights_sha256(model: nn.Module, group: Group) -> str:
     if len(set(digests)) > 1:
         raise UserError(f"the workers start from different weights: {', '.join(sorted(set(digests)))}")
     return digests[0]
-
-
-def older_log(epochs: list[Epoch], result: Evaluation) -> str:
-    """Return one row per epoch, in seconds; what holds for the whole run is repeated in each row."""
-    header = OLDER_LOG_HEADER.removesuffix("iou") + result.score_name
-    score = "" if result.score is None else f"{result.score:.6f}"
-    rows = [
-        f"{epoch.epoch},{epoch.seconds:.6f},{epoch.loss:.6f},{epoch.learning_rate:.6f},"
-        f"{result.training_seconds:.6f},{result.seconds:.6f},{score}"
-        for epoch in epochs
-    ]
-    return "\n".join([header, *rows]) + "\n"

@@ -22,6 +22,7 @@ from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import read_json_with_checksum
 from unet_scaling.study.keys import fault_lines
 from unet_scaling.study.options import BUILT_IN_TABLES, TASK_DATA_KEYS
+from unet_scaling.study.record_lines import Epoch, Evaluation
 from unet_scaling.study.repeats import HISTORY_KEY, PRECISION_WORDS
 from unet_scaling.study.validation import read_toml, user_message, validated
 
@@ -217,3 +218,15 @@ def task_sha256(path: Path, key: str) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise UserError(f"{key}: found {path}, which cannot be read ({error.strerror})") from None
+
+
+def older_log(epochs: list[Epoch], result: Evaluation) -> str:
+    """Return one row per epoch, in seconds; what holds for the whole run is repeated in each row."""
+    header = OLDER_LOG_HEADER.removesuffix("iou") + result.score_name
+    score = "" if result.score is None else f"{result.score:.6f}"
+    rows = [
+        f"{epoch.epoch},{epoch.seconds:.6f},{epoch.loss:.6f},{epoch.learning_rate:.6f},"
+        f"{result.training_seconds:.6f},{result.seconds:.6f},{score}"
+        for epoch in epochs
+    ]
+    return "\n".join([header, *rows]) + "\n"
