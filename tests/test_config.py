@@ -15,7 +15,7 @@ from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.older_records import older_digest
 from unet_scaling.study.options import OPTION_TABLES, Criteria, HorovodKnobs
-from unet_scaling.study.study_file import config_path, read_study, recorded_study
+from unet_scaling.study.study_file import read_study, recorded_study
 from unet_scaling.study.validation import StrictModel
 
 STUDY = """
@@ -266,18 +266,6 @@ def test_criteria_reach_the_analysis_and_change_no_point(study: Path, tmp_path: 
     assert recorded is not None
     assert recorded.criteria == Criteria(iou_margin=0.02, target_iou=0.75)
     assert recorded_study(tmp_path) is None
-
-
-def test_a_run_folder_of_an_earlier_version_keeps_the_name_of_its_configuration(
-    study: Path, tmp_path: Path
-) -> None:
-    folder = StudyFolder(tmp_path / "logs", read_study(study))
-    first = folder.prepare()[0]
-    older = folder.run_folder(first) / "point.json"
-    config_path(folder.run_folder(first)).rename(older)
-    assert folder.prepare()[0] == first
-    assert config_path(folder.run_folder(first)) == older
-    assert not (folder.run_folder(first) / "config.json").exists()
 
 
 @pytest.mark.parametrize(

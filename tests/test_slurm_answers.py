@@ -1,7 +1,6 @@
 """What an answer of Slurm is taken for: tables of forms, and of what no answer is."""
 
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -212,9 +211,7 @@ def test_a_silent_slurm_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_answer_that_is_lost_is_no_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As a refusal, the run would be submitted once more, beside a job that may come to be."""
-
-    def lost(_: Slurm, command: Sequence[str], *_others: object) -> str:
+    def lost(_: Slurm, command: list[str], *_others: object) -> str:
         if command[0] == "sbatch":
             raise UnreachableError("Socket timed out on send/recv operation")
         return HEADER

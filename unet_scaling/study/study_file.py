@@ -28,8 +28,6 @@ from unet_scaling.study.validation import read_toml, user_message, validated
 
 STUDY_NAME = "study.json"
 CONFIG_NAME = "config.json"
-# Its name before record format 5.
-OLDER_CONFIG_NAME = "point.json"
 JOB_NAME = "job.json"
 OUTPUT_NAME = "output.log"
 LOG_NAME = "log.csv"
@@ -80,20 +78,14 @@ def _require_valid(content: dict[str, Any], source: str) -> None:
 
 
 def config_path(run_folder: Path) -> Path:
-    """Return where the configuration of a run is, or is to be written; an older file keeps its name."""
-    older = run_folder / OLDER_CONFIG_NAME
-    newest = run_folder / CONFIG_NAME
-    try:
-        return older if older.exists() and not newest.exists() else newest
-    except OSError:
-        return newest  # reading it says why the folder may not be looked into
+    """Return where the configuration of a run is, or is to be written."""
+    return run_folder / CONFIG_NAME
 
 
 def list_run_folders(study_folder: Path) -> list[Path]:
     """Return the folders of a study that hold a run configuration, by name."""
     _warn_of_writers(study_folder)
-    names = (CONFIG_NAME, OLDER_CONFIG_NAME)
-    return sorted({path.parent for name in names for path in study_folder.glob(f"*/{name}")})
+    return sorted(path.parent for path in study_folder.glob(f"*/{CONFIG_NAME}"))
 
 
 @cache
