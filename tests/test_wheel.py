@@ -59,10 +59,10 @@ run_program(lambda: explain(Names(config=Names(is_explained=True)), None, None, 
 """
 EMULATE = """
 from pathlib import Path
-from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import run_program
+from unet_scaling.study.study_file import read_study
 from unet_scaling.task.loading import load_task
-config = RunConfig.model_validate_json(next(Path("logs/tiny").glob("*/config.json")).read_text())
+config = read_study(Path("tiny.toml")).configs()[0]
 emulation = config.emulation.model_copy(update={"compute": "v100_like"})
 run_program(lambda: load_task(config.model_copy(update={"emulation": emulation})).build_model(None))
 """
