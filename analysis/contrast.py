@@ -12,7 +12,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from scipy import stats  # type: ignore[import-untyped]
 
 from analysis.arrays import Array
 from analysis.pairs import KEY, Check, paired_runs, pairs_of, side_by_side
@@ -22,8 +21,8 @@ from analysis.stats import (
     add_bounded,
     block_deviations,
     bounds,
+    corrected,
     coverage,
-    holm_in_families,
     launches_of,
     repeats_needed,
     timed,
@@ -107,16 +106,13 @@ def _ratios(study: Study, family: Sequence[str]) -> pd.DataFrame:
     table = pairs.groupby(launches.point)[KEY].first()
     table["pairs"] = launches.sizes
     table["repeats_needed"] = [repeats_needed(np.asarray(values)) for _, values in by_point]
-    tests = table.assign(centre=by_point.mean(), error=by_point.std() / np.sqrt(table["pairs"]))
-    corrected = holm_in_families(tests, family, study.significance)
     native, other = (block_deviations(study, pairs[f"run_{arm}"].to_list()) for arm in ("native", "other"))
     low, high = bounds(launches.replicates(logs, native - other), 1 - study.significance)
-    # The wider of Student's t and the bootstrap on each side: a mean of equal numbers may differ from them
-    # in the last digit.
-    reach = stats.t.isf(corrected["significance"] / 2, tests["pairs"] - 1) * tests["error"]
-    ends = np.minimum(low, tests["centre"] - reach), np.maximum(high, tests["centre"] + reach)
-    add_bounded(table, "ratio", np.exp([launches.medians(logs), *ends]))
-    return table.join(corrected[["p_adjusted", "comparisons"]])
+    error = by_point.std() / np.sqrt(table["pairs"])
+    tests = table.assign(low=low, high=high, centre=by_point.mean(), error=error, freedom=table["pairs"] - 1)
+    found = corrected(tests, family, study.significance)
+    add_bounded(table, "ratio", np.exp(np.array([launches.medians(logs), found["low"], found["high"]])))
+    return table.join(found[["p_adjusted", "comparisons"]])
 
 
 def paired_logarithms(study: Study, pairs: pd.DataFrame) -> Array:

@@ -268,23 +268,18 @@ def refusals(headers: Mapping[str, Header]) -> dict[str, str]:
     The reason ends with which runs stand: "(kept: 9 of 10 runs)". What is not recorded is not compared here:
     the fairness table says what only one framework's runs tell.
     """
-    reasons: dict[str, str] = {}
-    for found in (_differing_in_itself, _beside_measured, _uncommitted, _differing):
-        reasons |= found({run: header for run, header in headers.items() if run not in reasons})
-    return reasons
+    reasons = {
+        run: reason
+        for run, each in headers.items()
+        if (reason := sharing(each) or "; ".join(differing_attempts(each)))
+    }
 
+    def left() -> dict[str, Header]:
+        return {run: header for run, header in headers.items() if run not in reasons}
 
-def _differing_in_itself(headers: Mapping[str, Header]) -> dict[str, str]:
-    found = {run: sharing(each) or "; ".join(differing_attempts(each)) for run, each in headers.items()}
-    return {run: reason for run, reason in found.items() if reason}
-
-
-def _beside_measured(headers: Mapping[str, Header]) -> dict[str, str]:
-    return differing_in(headers, [fact for fact in FACTS if fact.stands])
-
-
-def _differing(headers: Mapping[str, Header]) -> dict[str, str]:
-    return differing_in(headers, facts_of(headers))
+    reasons |= differing_in(left(), [fact for fact in FACTS if fact.stands])
+    reasons |= _uncommitted(left())
+    return reasons | differing_in(left(), facts_of(left()))
 
 
 def facts_of(headers: Mapping[str, Provenance]) -> list[Fact]:

@@ -4,10 +4,14 @@ A slower machine, or a drift of one, that meets one framework alone is no slower
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
 from analysis.facts import hosts
@@ -17,22 +21,23 @@ from analysis.pairs import (
     PointPair,
     Sides,
     first_points,
+    grouped,
     in_both,
     known_of_one,
     names_of_pair,
     no,
     not_known,
-    pairs_known_of_one,
-    pairs_of,
     point_name,
-    side_by_side,
+    repeats_of,
     sides,
     withhold_claims,
     yes,
 )
-from analysis.study import NAMES, SERIES, Study
-from analysis.text import clean, count, first_of, listed, number
+from analysis.study import COMPARED, NAMES, NAN, SERIES, Study
+from analysis.text import Row, clean, count, first_of, listed, number
+from unet_scaling.study.config import Framework
 from unet_scaling.study.record_checks import owned_devices
+from unet_scaling.study.record_lines import Header
 
 ONE_WORKER = "equal on 1 worker"
 WITHOUT_RECORD = "these logs do not say"
@@ -49,8 +54,6 @@ CLOCKS = {
     "gpu_power_limit_watts": ("power limit of the GPUs", "W", _ROUNDING),
     ENERGY: ("energy of an image", "J", LARGEST_ENERGY_DIFFERENCE),
 }
-# So many hosts of a single set are listed in full.
-MOST_HOSTS_LISTED = 9
 # Runs that trained together for less of the shorter one's time ran one after the other.
 LEAST_OVERLAP = 0.5
 # In so few honest comparisons does one framework come first as often by chance: 9 pairs of 9, 14 of 15. A
@@ -58,6 +61,7 @@ LEAST_OVERLAP = 0.5
 CHANCE_OF_ORDER_SHARE = 0.005
 # The repeats of a study run within hours of each other; machines are updated, filled and emptied over days.
 BASELINE_APART_DAYS = 1.0
+SECONDS_PER_DAY = 86_400.0
 # In studies of emulated workers on quiet machines Horovod's thread cost up to 1.4 % on 1 worker.
 LARGEST_DIFFERENCE_OF_ONE_SHARE = 0.02
 # Start times are whole seconds.
@@ -68,11 +72,66 @@ Resource = tuple[str, str]
 # Both runs, and what they shared.
 Clash = tuple[str, str, str]
 FREE = (-math.inf, "")
+# The epochs, or the evaluations, of one run: an array for each column.
+Columns = Mapping[str, NDArray[Any]]
 
 
-def are_on_one_machine(runs: pd.DataFrame) -> bool:
+@dataclass(frozen=True)
+class Subject:
+    """What is checked: the runs of a study, and those of native DDP beside another framework's.
+
+    runs         rows of study.runs, with `begin` (seconds since 1970, NaN where not known) and CLOCKS
+    epochs, evaluations  of each run of the study
+    clashes      runs of the study that trained at once on a core or device
+    """
+
+    study: Study
+    runs: Sequence[Row]
+    headers: Mapping[str, Header]
+    sides: Mapping[PointPair, Sides]
+    epochs: Mapping[str, Columns]
+    evaluations: Mapping[str, Columns]
+    clashes: Sequence[Clash]
+
+    def of(self, framework: Framework) -> "Subject":
+        """Return what is checked of the runs of native DDP and of this framework."""
+        runs = [row for row in self.runs if row["framework"] in (COMPARED[0], framework)]
+        headers = {row["run"]: self.headers[row["run"]] for row in runs if row["run"] in self.headers}
+        of_pair = {pair: both for pair, both in self.sides.items() if pair.framework == framework}
+        return replace(self, runs=runs, headers=headers, sides=of_pair)
+
+    def known_of_one(self, known: Iterable[str]) -> list[PointPair]:
+        """Return the points at which more of one framework's runs than of the other's are `known`."""
+        told = {*known}
+        return [
+            pair
+            for pair, both in self.sides.items()
+            if len({sum(row["run"] in told for row in side) / len(side) for side in both}) > 1
+        ]
+
+
+def subject_of(study: Study) -> Subject:
+    """Return what is checked of a study, read once for all checks."""
+    table = with_clocks(study)
+    begin = map(start_seconds, table["started_utc"])
+    rows = [row | {"begin": at} for row, at in zip(table.to_dict("records"), begin, strict=True)]
+    epochs = by_run(study.epochs)
+    clashes = clashes_of(study.headers, epochs)
+    return Subject(study, rows, study.headers, sides(rows), epochs, by_run(study.evaluations), clashes)
+
+
+def by_run(table: pd.DataFrame) -> dict[str, Columns]:
+    """Return the columns of a table of runs for each run."""
+    columns = {name: table[name].to_numpy() for name in table.columns if name != "run"}
+    rows_of = table.groupby("run", sort=False, observed=True).indices
+    return {
+        str(run): {name: values[rows] for name, values in columns.items()} for run, rows in rows_of.items()
+    }
+
+
+def are_on_one_machine(runs: Iterable[Row]) -> bool:
     """Return whether the hosts of these runs are parts of one machine, those of a slowed virtual cluster."""
-    return bool((runs["dilation"] > 1).all())
+    return all(row["dilation"] > 1 for row in runs)
 
 
 def with_clocks(study: Study) -> pd.DataFrame:
@@ -92,12 +151,22 @@ def clocks_differ(mhz: float, other: float) -> bool:
     return abs(mhz - other) > LARGEST_CLOCK_DIFFERENCE * max(mhz, other)
 
 
-def start_times(runs: pd.DataFrame) -> "pd.Series[pd.Timestamp]":
-    """Return when each run started, NaT where the record does not say."""
-    return pd.to_datetime(runs["started_utc"], errors="coerce", utc=True, format="ISO8601")
+def start_seconds(started_utc: str) -> float:
+    """Return when a run started, in seconds since 1970; NaN where the record does not say."""
+    try:
+        started = datetime.fromisoformat(started_utc)
+    except ValueError:
+        return NAN
+    return (started if started.tzinfo else started.replace(tzinfo=UTC)).timestamp()
 
 
-def check_clocks(study: Study) -> Check:
+def _median(runs: Iterable[Row], column: str) -> float:
+    """Return the median of what these runs recorded; NaN where none did."""
+    known = [row[column] for row in runs if not math.isnan(row[column])]
+    return float(np.median(known)) if known else NAN
+
+
+def check_clocks(subject: Subject) -> Check:
     """Check that cores and GPUs of both frameworks had the same clock and power: medians over a point's runs.
 
     A clock that never changes is that of a virtual machine's description: no measurement, unless the
@@ -105,41 +174,36 @@ def check_clocks(study: Study) -> Check:
     """
     apart: dict[PointPair, str] = {}
     one_sided: dict[PointPair, str] = {}
-    known = []
-    for pair, both in sides(with_clocks(study)):
+    for pair, both in subject.sides.items():
         for column, (name, unit, most) in CLOCKS.items():
-            first, second = (float(side[column].median()) for side in both)
-            values = [[] if np.isnan(each) else [f"{number(each, '~3')} {unit}"] for each in (first, second)]
-            words = f"{point_name(pair)} {in_both(name, values, names_of_pair(study, pair))}"
-            if np.isnan(first) != np.isnan(second):
-                one_sided.setdefault(pair, words)
-            elif column == ENERGY and _needs_more_where_slower(both):
-                continue
-            elif abs(first - second) > most * max(first, second):
-                apart.setdefault(pair, words)
-        known.append(bool(both[0]["mhz"].notna().any() and both[1]["mhz"].notna().any()))
+            medians = [_median(side, column) for side in both]
+            differ = abs(medians[0] - medians[1]) > most * max(medians)
+            if column == ENERGY and differ:
+                speeds = [_median(side, "images_per_second") for side in both]
+                # A slower framework's GPUs need more: less is what tells that they were held back.
+                differ = (speeds[0] - speeds[1]) * (medians[0] - medians[1]) >= 0
+            is_of_one = math.isnan(medians[0]) != math.isnan(medians[1])
+            if differ or is_of_one:
+                values = [[] if math.isnan(each) else [f"{number(each, '~3')} {unit}"] for each in medians]
+                words = in_both(name, values, names_of_pair(subject.study, pair))
+                (one_sided if is_of_one else apart).setdefault(pair, f"{point_name(pair)} {words}")
     if apart:
         return withhold_claims(first_points(apart.values()), {*apart, *one_sided})
     if one_sided:
         return known_of_one(first_points(one_sided.values()), one_sided)
-    if not all(known) or not known:
+    clocks = [_median(side, "mhz") for both in subject.sides.values() for side in both]
+    if not clocks or any(map(math.isnan, clocks)):
         return not_known("not every point of both frameworks has runs that recorded the clock")
-    recorded = study.budgets["frequency_mhz"]
+    budgets = subject.study.budgets
+    recorded = budgets["frequency_mhz"][budgets["run"].isin([row["run"] for row in subject.runs])]
     if recorded.nunique() == 1:
         fact = f"all name {recorded.iloc[0]:,.0f} MHz at all times"
         return not_known(f"{fact}, as virtual machines do whatever their clock")
-    return yes(
-        f"at {count(len(known), 'point')} the medians are within {100 * LARGEST_CLOCK_DIFFERENCE:.0f} %"
-    )
+    points = count(len(subject.sides), "point")
+    return yes(f"at {points} the medians are within {100 * LARGEST_CLOCK_DIFFERENCE:.0f} %")
 
 
-def _needs_more_where_slower(both: Sides) -> bool:
-    """Return whether the slower framework's GPUs need no less energy for an image than the faster one's."""
-    speeds, energies = ([side[column].median() for side in both] for column in ("images_per_second", ENERGY))
-    return bool((speeds[0] - speeds[1]) * (energies[0] - energies[1]) < 0)
-
-
-def check_order(study: Study) -> Check:
+def check_order(subject: Subject) -> Check:
     """Check that at no point one framework ran before the other as a whole.
 
     Of the runs of a point, ranked by their start, the two of one repeat are neighbours in an order that
@@ -148,10 +212,16 @@ def check_order(study: Study) -> Check:
     came later than the others does not move a median; two of one repeat that ran at once for most of the
     shorter one's time are not apart.
     """
-    distances = {pair: _distance(*map(_trained, both)) for pair, both in sides(study.runs)}
-    known = {pair: distance for pair, distance in distances.items() if distance is not None}
-    one_sided = pairs_known_of_one(study.runs, study.runs.loc[start_times(study.runs).notna(), "run"])
-    if one_sided:
+    known_starts = [row["run"] for row in subject.runs if not math.isnan(row["begin"])]
+    known: dict[PointPair, tuple[float, int]] = {}
+    for pair, both in subject.sides.items():
+        repeats = _timed(both)
+        begin = [row["begin"] for arm in zip(*repeats, strict=True) for row in arm]
+        if len(repeats) > 1 and len({*begin}) > 1:
+            native, other = stats.rankdata(begin).reshape(2, -1)
+            together = [_together(*each) for each in repeats]
+            known[pair] = float(np.median(np.where(together, 0.0, native - other))), len(repeats)
+    if one_sided := subject.known_of_one(known_starts):
         where = first_points(map(point_name, one_sided))
         return known_of_one(f"{where} only one framework's runs say when they started", one_sided)
     if not known:
@@ -164,124 +234,101 @@ def check_order(study: Study) -> Check:
     return yes(f"at {count(len(known), 'point')} the runs of both frameworks alternate")
 
 
-def check_first(study: Study) -> Check:
+def check_first(subject: Subject) -> Check:
     """Check that of the two runs of a repeat now one framework's, now the other's began first."""
-    times = study.runs.join(_trained(study.runs)[["begin", "end"]])
-    both = side_by_side(times, ["options", "workers", "repeat"]).dropna(
-        subset=["begin_native", "begin_other"]
-    )
-    in_turn = both[~_together(both) & (both["begin_native"] != both["begin_other"])]
-    if in_turn.empty:
+    in_turn = [
+        (native["begin"], other["begin"])
+        for both in subject.sides.values()
+        for native, other in _timed(both)
+        if native["begin"] != other["begin"] and not _together(native, other)
+    ]
+    if not in_turn:
         return not_known("no two runs of one repeat are known to have run one after the other")
-    native, other = names_of_pair(study, pairs_of(in_turn)[0])
-    first = int((in_turn["begin_native"] < in_turn["begin_other"]).sum())
+    name, other_name = names_of_pair(subject.study, next(iter(subject.sides)))
+    first = sum(native < other for native, other in in_turn)
     pairs = count(len(in_turn), "pair")
-    most, name = max((first, native), (len(in_turn) - first, other))
+    most, who = max((first, name), (len(in_turn) - first, other_name))
     if stats.binomtest(most, len(in_turn)).pvalue < CHANCE_OF_ORDER_SHARE:
-        ordered = f"{name} came first in {most} of {pairs} of runs of one repeat"
+        ordered = f"{who} came first in {most} of {pairs} of runs of one repeat"
         return no(f"{ordered}: what the first of two leaves to the second would look like a difference")
-    return yes(f"{native} came first in {first} of {pairs}")
+    return yes(f"{name} came first in {first} of {pairs}")
 
 
-def _trained(side: pd.DataFrame) -> pd.DataFrame:
-    """Return start and end of training of each repeat whose start is known, by the clock of its machine."""
-    begin = start_times(side)
-    end = begin + pd.to_timedelta(side["training_seconds"] * side["dilation"], unit="s")
-    return pd.DataFrame({"repeat": side["repeat"], "begin": begin, "end": end}).dropna(subset="begin")
+def _timed(both: Sides) -> list[tuple[Row, Row]]:
+    """Return the two runs of each repeat whose starts are known."""
+    return [each for each in repeats_of(both) if not any(math.isnan(row["begin"]) for row in each)]
 
 
-def _distance(native: pd.DataFrame, other: pd.DataFrame) -> tuple[float, int] | None:
-    """Return the median signed distance in rank of the two runs of a repeat, and the number of repeats.
-
-    None where there are fewer than two repeats of both, or all started in the same second.
-    """
-    both = native.merge(other, on="repeat", suffixes=("_native", "_other"))
-    begin = pd.concat([both["begin_native"], both["begin_other"]])
-    if len(both) < 2 or begin.nunique() < 2:
-        return None
-    native_rank, other_rank = begin.rank().to_numpy().reshape(2, -1)
-    return float(np.median(np.where(_together(both), 0.0, native_rank - other_rank))), len(both)
+def _together(native: Row, other: Row) -> bool:
+    """Return whether two runs trained together for most of the shorter one's time."""
+    lasted = [row["training_seconds"] * row["dilation"] for row in (native, other)]
+    ends = [row["begin"] + seconds for row, seconds in zip((native, other), lasted, strict=True)]
+    overlap = min(ends) - max(native["begin"], other["begin"])
+    return bool(overlap > 0 and overlap >= LEAST_OVERLAP * min(lasted))
 
 
-def _together(both: pd.DataFrame) -> "pd.Series[bool]":
-    """Return which pairs of runs trained together for most of the shorter one's time."""
-    native = both["end_native"] - both["begin_native"]
-    other = both["end_other"] - both["begin_other"]
-    shorter = native.where(native <= other, other)
-    first_end = both[["end_native", "end_other"]].min(axis="columns")
-    overlap = first_end - both[["begin_native", "begin_other"]].max(axis="columns")
-    return (overlap > pd.Timedelta(0)) & (overlap >= LEAST_OVERLAP * shorter)
+def check_alone(subject: Subject) -> Check:
+    """Check that no run of these trained at the same time as another of the study on one core or device.
 
-
-def check_alone(study: Study) -> Check:
-    """Check that no run of the study trained at the same time as another on one core or device.
-
-    Another may be one of whose header and epochs alone the study tells, beside its runs.
     A run trained at least from its last attempt's start for as long as that attempt's epochs say: what its
     processes took to start and its evaluations come on top, and are not counted.
     """
+    study = subject.study
     if not study.headers:
         return not_known("the records of scripts do not say" if study.is_of_scripts else WITHOUT_RECORD)
-    own = set(study.runs["run"])
-    trained = _last_attempts(study)
-    clashes = [clash for clash in _clashes_of_cores(study, trained) if own & {*clash[:2]}]
+    own = {row["run"] for row in subject.runs}
+    clashes = [clash for clash in subject.clashes if own & {*clash[:2]}]
     if clashes:
         first, second, shared = clashes[0]
         more = f" (and {count(len(clashes) - 1, 'more pair')})" if len(clashes) > 1 else ""
         both_runs = f"{clean(first)} and {clean(second)}"
         fact = f"{both_runs} trained at the same time on {shared}{more}: each slows the other"
         concerned = _runs_of(clashes)
-        pairs = [pair for pair, both in sides(study.runs) if any(concerned & {*side["run"]} for side in both)]
+        runs_at = {
+            pair: {row["run"] for side in both for row in side} for pair, both in subject.sides.items()
+        }
+        pairs = [pair for pair, runs in runs_at.items() if runs & concerned]
         return withhold_claims(fact, pairs) if pairs else no(fact)
-    unknown = int(trained["begin"].isna().sum())
+    unknown = sum(math.isnan(start_seconds(header.started_utc)) for header in study.headers.values())
     if unknown:
-        return not_known(f"{unknown} of {count(len(trained), 'run')} do not say when they started")
+        return not_known(f"{unknown} of {count(len(study.headers), 'run')} do not say when they started")
     return yes("no two runs trained at the same time on one core or device")
 
 
-def clashes_of(study: Study) -> list[Clash]:
+def clashes_of(headers: Mapping[str, Header], epochs: Mapping[str, Columns]) -> list[Clash]:
     """Return both runs and what they shared, for each run that began while another held a core of its own."""
-    return _clashes_of_cores(study, _last_attempts(study))
-
-
-def _clashes_of_cores(study: Study, trained: pd.DataFrame) -> list[Clash]:
-    in_order = trained.dropna().sort_values("begin", kind="stable")
+    trained = []
+    for run, header in headers.items():
+        begin = start_seconds(header.started_utc)
+        first = header.resumed.epoch + (header.resumed.step > 0) if header.resumed else 0
+        own = epochs.get(run)
+        seconds = float(own["seconds"][own["epoch"] >= first].sum()) if own else 0.0
+        if not math.isnan(begin):
+            # A dilated cluster records seconds that last as many times longer by the clock of the starts.
+            trained.append((run, begin, begin + seconds * (header.dilation or 1.0)))
+    trained.sort(key=lambda each: each[1])
     # Cores are many: only of runs that a host served at the same time are they looked up.
-    by_host = {run: [("host", host) for host in hosts([header])] for run, header in study.headers.items()}
-    together = _runs_of(_clashes(in_order, by_host))
+    by_host = {run: [("host", host) for host in hosts([header])] for run, header in headers.items()}
+    together = _runs_of(_clashes(trained, by_host))
     owned = {
-        run: [each for worker in study.headers[run].workers for each in owned_devices(worker)]
-        for run in together
+        run: [each for worker in headers[run].workers for each in owned_devices(worker)] for run in together
     }
-    return list(_clashes(in_order[in_order.index.isin(together)], owned))
+    return list(_clashes([each for each in trained if each[0] in together], owned))
 
 
 def _runs_of(clashes: Iterable[Clash]) -> set[str]:
     return {run for clash in clashes for run in clash[:2]}
 
 
-def _last_attempts(study: Study) -> pd.DataFrame:
-    """Return begin and end, in seconds, of what the last attempt of each run trained."""
-    started = pd.Series({run: header.started_utc for run, header in study.headers.items()})
-    times = pd.to_datetime(started, errors="coerce", utc=True, format="ISO8601")
-    begin = (times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)
-    resumed = {run: header.resumed for run, header in study.headers.items()}
-    first_epochs = {run: at.epoch + (at.step > 0) if at else 0 for run, at in resumed.items()}
-    epochs = study.epochs[["run", "epoch", "seconds"]].assign(run=study.epochs["run"].astype(str))
-    own = epochs[epochs["epoch"] >= epochs["run"].map(first_epochs).astype(int)]
-    # What a dilated cluster records lasts as many times longer by the clock that says when runs started.
-    slowed = pd.Series({run: header.dilation or 1.0 for run, header in study.headers.items()})
-    seconds = own.groupby("run")["seconds"].sum().reindex(begin.index).fillna(0.0)
-    return pd.DataFrame({"begin": begin, "end": begin + seconds * slowed})
-
-
-def _clashes(trained: pd.DataFrame, resources: Mapping[str, list[Resource]]) -> Iterator[Clash]:
+def _clashes(
+    trained: Iterable[tuple[str, float, float]], resources: Mapping[str, list[Resource]]
+) -> Iterator[Clash]:
     """Yield, for each run that began while another held one of its resources, both runs and that resource.
 
     `trained` is sorted by begin, so that the last end of each core and device is all there is to keep.
     """
     last: dict[Resource, tuple[float, str]] = {}
-    for run, begin, end in trained.itertuples(name=None):
+    for run, begin, end in trained:
         held = resources[run]
         # By (end, run): what is free has ended before all others.
         clash = next((each for each in held if last.get(each, FREE)[0] > begin + CLOCK_STEP_SECONDS), None)
@@ -291,19 +338,30 @@ def _clashes(trained: pd.DataFrame, resources: Mapping[str, list[Resource]]) -> 
             last[resource] = max(last.get(resource, (end, run)), (end, run))
 
 
-def check_baseline(study: Study) -> Check:
+def check_baseline(subject: Subject) -> Check:
     """Check that the runs on 1 worker ran where and when those of each larger count did, at their clock."""
-    runs = with_clocks(study).assign(started=start_times(study.runs))
-    split = [
-        (own[own["workers"] == 1], own[own["workers"] > 1]) for _, own in runs.groupby(SERIES, sort=False)
-    ]
-    series = [(one, more) for one, more in split if len(one) and len(more)]
-    if not series:
+    doubts: list[str] = []
+    of_series: list[Row] = []
+    for runs in grouped(subject.runs, SERIES).values():
+        one = [row for row in runs if row["workers"] == 1]
+        if len(one) in (0, len(runs)):
+            continue
+        of_series += one
+        # Equal doubts of several counts are one.
+        counts: dict[tuple[str, str], list[str]] = {}
+        for (workers,), larger in sorted(grouped(runs, ["workers"]).items())[1:]:
+            for differ in (_other_hosts, _other_days, _other_clock):
+                if doubt := differ(one, larger):
+                    counts.setdefault(doubt, []).append(str(workers))
+        doubts += [
+            f"{of_one} those on {listed(larger_counts)} workers {of_larger}"
+            for (of_one, of_larger), larger_counts in counts.items()
+        ]
+    if not of_series:
         return not_known("no series has runs on 1 worker and on more")
-    doubts = [doubt for one, more in series for doubt in _doubts(one, more)]
     if doubts:
         return no(f"{first_points(doubts)}: speed-up and efficiency compare with them")
-    if not all((one["hosts"] != "").all() and one["started"].notna().all() for one, _ in series):
+    if not all(row["hosts"] and not math.isnan(row["begin"]) for row in of_series):
         return not_known("not every run on 1 worker says where and when it ran")
     return yes("the runs on 1 worker ran on hosts, and within a day, of those of each larger count")
 
@@ -314,67 +372,59 @@ def check_one_worker(comparisons: pd.DataFrame) -> Check:
     A framework's own threads and hooks may cost something there, so that a difference forbids no claim. But
     it is no matter of communication, and stands beside what is said of more workers.
     """
-    ones = comparisons[comparisons["workers"] == 1]
-    is_decided = (ones["ratio_low"] > 1) | (ones["ratio_high"] < 1)
-    is_large = np.abs(np.log(ones["ratio"])) > np.log1p(LARGEST_DIFFERENCE_OF_ONE_SHARE)
-    apart = ones[is_decided & is_large].to_dict("records")
-    if apart:
-        found = first_points(
-            f"on 1 worker native DDP has {row['ratio']:.3f} times the throughput of "
-            f"{NAMES[row['framework']]} ({row['ratio_low']:.3f} to {row['ratio_high']:.3f})"
-            for row in apart
-        )
-        return no(f"{found}: that is no averaging, but a framework's own threads and hooks, or unequal arms")
-    if ones["ratio_low"].isna().all():
+    ones = comparisons[comparisons["workers"] == 1].to_dict("records")
+    most = math.log1p(LARGEST_DIFFERENCE_OF_ONE_SHARE)
+    found = [
+        f"on 1 worker native DDP has {row['ratio']:.3f} times the throughput of "
+        f"{NAMES[row['framework']]} ({row['ratio_low']:.3f} to {row['ratio_high']:.3f})"
+        for row in ones
+        if (row["ratio_low"] > 1 or row["ratio_high"] < 1) and abs(math.log(row["ratio"])) > most
+    ]
+    if found:
+        cause = "that is no averaging, but a framework's own threads and hooks, or unequal arms"
+        return no(f"{first_points(found)}: {cause}")
+    if all(math.isnan(row["ratio_low"]) for row in ones):
         return not_known("too few repeats of both frameworks on 1 worker")
     return yes(f"on 1 worker no difference above {LARGEST_DIFFERENCE_OF_ONE_SHARE:.0%} is shown")
 
 
-def _doubts(one: pd.DataFrame, more: pd.DataFrame) -> Iterator[str]:
-    """Yield how the runs on 1 worker differ from those of larger counts, equal doubts of several as one."""
-    counts: dict[tuple[str, str], list[str]] = {}
-    for workers, larger in more.groupby("workers"):
-        for differ in (_other_hosts, _other_days, _other_clock):
-            if doubt := differ(one, larger):
-                counts.setdefault(doubt, []).append(str(workers))
-    for (of_one, of_larger), larger_counts in counts.items():
-        yield f"{of_one} those on {listed(larger_counts)} workers {of_larger}"
-
-
-def _other_hosts(one: pd.DataFrame, larger: pd.DataFrame) -> tuple[str, str] | None:
-    known = {host for hosts in larger["hosts"] for host in hosts.split()}
-    strange = one[[not known.issuperset(hosts.split()) for hosts in one["hosts"]]]
-    if strange.empty or (are_on_one_machine(one) and are_on_one_machine(larger)):
+# How runs on 1 worker differ from those of a larger count: what stands before that count, and after it.
+def _other_hosts(one: Sequence[Row], larger: Sequence[Row]) -> tuple[str, str] | None:
+    known = {host for row in larger for host in row["hosts"].split()}
+    strange = [row for row in one if not known.issuperset(row["hosts"].split())]
+    if not strange or (are_on_one_machine(one) and are_on_one_machine(larger)):
         return None
     return f"{len(strange)} of {_baseline(one)} ran on {_host_names(strange)},", f"on {_host_names(larger)}"
 
 
-def _host_names(runs: pd.DataFrame) -> str:
-    """Return the hosts of these runs: all of a single set that is not long, else the first names."""
-    names = sorted({host for hosts in runs["hosts"] for host in hosts.split()})
-    if runs["hosts"].nunique() == 1 and len(names) <= MOST_HOSTS_LISTED:
-        return clean(runs["hosts"].iloc[0])
+def _host_names(runs: Sequence[Row]) -> str:
+    names = sorted({host for row in runs for host in row["hosts"].split()})
     return first_of([clean(name) for name in names], "host", MOST_EXAMPLES)
 
 
-def _other_days(one: pd.DataFrame, larger: pd.DataFrame) -> tuple[str, str] | None:
-    ends = [larger["started"].min(), larger["started"].max()]
-    days = np.maximum(ends[0] - one["started"], one["started"] - ends[1]) / pd.Timedelta(days=1)
-    late = one.loc[days > BASELINE_APART_DAYS, "started"]
-    if late.empty:
+def _other_days(one: Sequence[Row], larger: Sequence[Row]) -> tuple[str, str] | None:
+    begins = sorted(row["begin"] for row in larger if not math.isnan(row["begin"]))
+    if not begins:
         return None
-    dates = dict.fromkeys(f"{time:%Y-%m-%d}" for time in late.sort_values())
-    started = f"{len(late)} of {_baseline(one)} started on {listed(dates)}"
-    span = " to ".join(dict.fromkeys(f"{time:%Y-%m-%d}" for time in ends))
-    return f"{started}, {days.max():.0f} days from", f"({span})"
+    apart = {row["begin"]: max(begins[0] - row["begin"], row["begin"] - begins[-1]) for row in one}
+    late = [row["begin"] for row in one if apart[row["begin"]] > BASELINE_APART_DAYS * SECONDS_PER_DAY]
+    if not late:
+        return None
+    started = f"{len(late)} of {_baseline(one)} started on {listed(_dates(sorted(late)))}"
+    days = max(apart[begin] for begin in late) / SECONDS_PER_DAY
+    return f"{started}, {days:.0f} days from", f"({' to '.join(_dates([begins[0], begins[-1]]))})"
 
 
-def _other_clock(one: pd.DataFrame, larger: pd.DataFrame) -> tuple[str, str] | None:
-    mhz, other = one["mhz"].median(), larger["mhz"].median()
+def _dates(times: Iterable[float]) -> list[str]:
+    return list(dict.fromkeys(f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d}" for time in times))
+
+
+def _other_clock(one: Sequence[Row], larger: Sequence[Row]) -> tuple[str, str] | None:
+    mhz, other = _median(one, "mhz"), _median(larger, "mhz")
     if not clocks_differ(mhz, other):
         return None
     return f"the {_baseline(one)} had {mhz:,.0f} MHz,", f"{other:,.0f} MHz"
 
 
-def _baseline(one: pd.DataFrame) -> str:
-    return f"{count(len(one), 'run')} of {NAMES[one['framework'].iloc[0]]} on 1 worker"
+def _baseline(one: Sequence[Row]) -> str:
+    return f"{count(len(one), 'run')} of {NAMES[one[0]['framework']]} on 1 worker"

@@ -1,6 +1,6 @@
 """What is compared: points and runs of native DDP beside those of another framework; and checks of them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.stats import counts_for_speed
 from analysis.study import COMPARED, NAMES, POINT, Study
-from analysis.text import clean, count, first_of
+from analysis.text import Row, clean, count, first_of
 from unet_scaling.study.config import Framework
 
 PAIR = ["options", "native_knobs", "horovod_knobs", "workers"]
@@ -24,7 +24,8 @@ BASELINE = "same baseline"
 # The check that neither other programs nor stalls disturbed the launches.
 QUIET = "machine quiet"
 
-Sides = tuple[pd.DataFrame, pd.DataFrame]
+# The runs of a point of native DDP, and of one of another framework.
+Sides = tuple[Sequence[Row], Sequence[Row]]
 
 
 class PointPair(NamedTuple):
@@ -124,23 +125,34 @@ def pairs_of(table: pd.DataFrame) -> list[PointPair]:
     return [pair_of(row) for row in table[KEY].itertuples(index=False, name=None)]
 
 
-def sides(runs: pd.DataFrame) -> Iterator[tuple[PointPair, Sides]]:
-    """Yield every pair of points of equal options and workers, with the runs of each framework."""
-    points = dict(iter(runs.groupby(POINT, sort=False)))
-    for pair in pairs_of(side_by_side(runs[POINT].drop_duplicates(), ["options", "workers"])):
-        native = points[pair.options, COMPARED[0], pair.native_knobs, pair.workers]
-        yield pair, (native, points[pair.options, pair.framework, pair.horovod_knobs, pair.workers])
+def grouped(runs: Iterable[Row], columns: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
+    """Return the runs that agree in these columns, by their values, in order of appearance."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in runs:
+        groups.setdefault(tuple(row[name] for name in columns), []).append(row)
+    return groups
 
 
-def pairs_known_of_one(runs: pd.DataFrame, known: Iterable[str]) -> list[PointPair]:
-    """Return the points at which a larger share of one framework's runs than of the other's is `known`."""
-    told = set(known)
-    is_split = 0 < runs["run"].isin(told).sum() < len(runs)
-    return [
-        pair
-        for pair, (native, other) in (sides(runs) if is_split else ())
-        if native["run"].isin(told).mean() != other["run"].isin(told).mean()
-    ]
+def sides(runs: Iterable[Row]) -> dict[PointPair, Sides]:
+    """Return every pair of points of equal options and workers, with the runs of each framework."""
+    points = grouped(runs, POINT)
+    alike: dict[Hashable, list[tuple[Any, ...]]] = {}
+    for point in points:
+        options, _, _, workers = point
+        alike.setdefault((options, workers), []).append(point)
+    return {
+        PointPair(options, knobs, other[2], workers, other[1]): (own, points[other])
+        for (options, framework, knobs, workers), own in points.items()
+        if framework == COMPARED[0]
+        for other in alike[options, workers]
+        if other[1] != COMPARED[0]
+    }
+
+
+def repeats_of(both: Sides) -> Iterator[tuple[Row, Row]]:
+    """Yield the two runs of each repeat that both frameworks have."""
+    others = {row["repeat"]: row for row in both[1]}
+    return ((row, others[row["repeat"]]) for row in both[0] if row["repeat"] in others)
 
 
 def names_of_pair(study: Study, pair: PointPair) -> tuple[str, str]:

@@ -326,24 +326,30 @@ def repeats_needed(logarithms: Array) -> float:
     return float(max(len(logarithms) + 1, math.ceil(needed)))
 
 
-def holm_in_families(
-    tests: pd.DataFrame, family: Sequence[str], significance: float = FIXED_SIGNIFICANCE
+def corrected(
+    tests: pd.DataFrame, family: Sequence[str] = (), significance: float = FIXED_SIGNIFICANCE
 ) -> pd.DataFrame:
-    """Return significance, p_adjusted and comparisons of two-sided t-tests (pairs, centre, error), by Holm.
+    """Return low, high, p_adjusted and comparisons of two-sided t-tests (centre, error, freedom), by Holm.
 
-    Tests that agree in the columns `family` are corrected for each other; without columns all are. The
-    probability is 1 where all values are 0, and NaN for fewer than 3 pairs.
+    Tests that agree in the columns `family` are corrected for each other; without columns all are. An
+    interval is the wider of Student's t and the bootstrap's (`low`, `high`) on each side, and excludes 0
+    only where that holds for all of a family together. Without a bootstrap interval nothing is known. The
+    probability is 1 where all values are 0.
     """
-    error, centre, pairs = (tests[name].to_numpy(dtype=np.float64) for name in ("error", "centre", "pairs"))
+    names = ("low", "high", "centre", "error", "freedom")
+    low, high, centre, error, freedom = (tests[name].to_numpy(dtype=np.float64) for name in names)
     with np.errstate(divide="ignore", invalid="ignore"):
-        probability = np.where(centre == 0, 1.0, 2 * stats.t.sf(np.abs(centre) / error, pairs - 1))
-    probability[pairs < FEWEST_REPEATS] = NAN
+        probability = np.where(centre == 0, 1.0, 2 * stats.t.sf(np.abs(centre) / error, freedom))
+    probability[np.isnan(low)] = NAN
     families = tests.groupby(list(family), sort=False).indices.values() if family else [np.arange(len(tests))]
-    corrected = np.full((3, len(tests)), NAN)
+    found = np.full((3, len(tests)), NAN)
     for members in families:
         known = members[np.isfinite(probability[members])]
-        corrected[:, known] = holm(probability[known], significance)
-    return pd.DataFrame(dict(zip(("significance", "p_adjusted", "comparisons"), corrected, strict=True)))
+        found[:, known] = holm(probability[known], significance)
+    own_significance, adjusted, comparisons = found
+    reach = stats.t.isf(own_significance / 2, freedom) * error
+    ends = {"low": np.minimum(low, centre - reach), "high": np.maximum(high, centre + reach)}
+    return pd.DataFrame(ends | {"p_adjusted": adjusted, "comparisons": comparisons})
 
 
 def holm(probability: Array, alpha: float = FIXED_SIGNIFICANCE) -> tuple[Array, Array, Array]:

@@ -216,8 +216,7 @@ def _of_normal_noise(launches: int, statistic: Callable[[Array], Array]) -> floa
 
 
 def _of(number: int, total: int, noun: str) -> str:
-    plural = noun + ("es" if noun.endswith("ch") else "s")
-    return f"{number} of {total} {plural if total != 1 else noun} {'is' if number == 1 else 'are'}"
+    return f"{number} of {count(total, noun)} {'is' if number == 1 else 'are'}"
 
 
 def _worst(table: pd.DataFrame) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from analysis.__main__ import main
-from analysis.compare.contrast import Sample, corrected, unpaired_contrasts
+from analysis.compare.compared import Sample, corrected_contrasts, unpaired_contrasts
 from analysis.compare.show import COMPARE_COLUMNS
 from analysis.stats import Launches
 from tests.compared_studies import OTHER_SPREAD, SPREAD, write_side
@@ -298,10 +298,12 @@ def test_equal_studies_are_rarely_called_different_and_five_percent_are_found(la
             slow = random.random(shape) < (0.5 if kind == "bimodal" else 0.2)
             lost = 0.1 if kind == "bimodal" else random.exponential(0.2, shape)
             both.append(sample(noise if kind == "normal" else noise - np.where(slow, lost, 0.0)))
-        found = [corrected([contrast]).iloc[0] for contrast in unpaired_contrasts(*both)]
+        found = [corrected_contrasts([contrast]).iloc[0] for contrast in unpaired_contrasts(*both)]
         assert np.mean([row["low"] > 0 or row["high"] < 0 for row in found]) <= 0.09
     a, b = (sample(random.normal(np.log(ratio), 0.02, (100, 5))) for ratio in (1.0, 1.05))
-    assert np.mean([corrected([each]).iloc[0]["low"] > 0 for each in unpaired_contrasts(a, b)]) >= 0.8
+    assert (
+        np.mean([corrected_contrasts([each]).iloc[0]["low"] > 0 for each in unpaired_contrasts(a, b)]) >= 0.8
+    )
 
 
 def older(folder: Path, seconds: float) -> Path:

@@ -1,21 +1,277 @@
-"""Everything that a comparison of two studies says, before any of it is written or printed."""
+"""B against A at every point of both studies, and all that is said of it before it is written or printed.
 
+As in the comparison of frameworks (docs/statistics.md): a bootstrap interval over launches, never narrower
+than Student's t at the significance that Holm's procedure asks for. Launches of two studies are no pairs,
+since nothing ties a launch of one to a launch of the other: t is Welch's, and both studies are resampled
+independently. IoU is paired by seed where enough seeds agree.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 
-from analysis.compare.contrast import A_FASTER, B_FASTER, compared_points
-from analysis.compare.facts import OPTION, ComparedFact, compared_facts, remarks_on, unequal_samples
-from analysis.compare.sides import StudySide, match_points
-from analysis.contrast import NO_DIFFERENCE
+from analysis.arrays import Array
+from analysis.compare.sides import (
+    OPTION,
+    ComparedFact,
+    PointMatch,
+    StudyPoint,
+    StudySide,
+    compared_facts,
+    doubts_on_speed,
+    match_points,
+    remarks_on,
+    unequal_samples,
+    why_no_difference,
+)
+from analysis.contrast import NO_DIFFERENCE, NOT_ENOUGH, WITHHELD
+from analysis.iou import learning_of, seeds_of
 from analysis.restriction import after, restriction_words
 from analysis.score import Score
-from analysis.study import NAMES
+from analysis.stats import (
+    ANY,
+    FEWEST_REPEATS,
+    NORMAL_QUANTILES,
+    RECOMMENDED_REPEATS,
+    Interval,
+    Launches,
+    block_deviations,
+    bounds,
+    corrected,
+    coverage,
+    median_intervals,
+    timed,
+)
+from analysis.study import NAMES, NAN
 from analysis.text import count, first_of, series_name
 from analysis.words import lines
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+
+A_FASTER = "A faster"
+B_FASTER = "B faster"
+REFUSED = "refused"
+A_HIGHER = "A higher"
+B_HIGHER = "B higher"
+NEITHER_LEARNED = "nothing learned"
+# Means of equal numbers differ by their rounding.
+_ROUNDING = 1e-12
+# The variance of the median of normal values over that of their mean.
+_MEDIAN_OVER_MEAN = np.pi / 2
+# Between two shares.
+_POSSIBLE: Interval = (-1.0, 1.0)
+_KEYS = ["framework", "workers", "options", "knobs"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One number per launch of one study, grouped into points; `deviations` are those of their blocks."""
+
+    launches: Launches
+    values: Array
+    deviations: Array | None = None
+
+    def of_points(self) -> list[Array]:
+        """Return the values of each point."""
+        return [self.values[self.launches.point == point] for point in range(self.launches.points)]
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """B minus A at one point, before any correction for several points.
+
+    median     difference of the medians, or median of the differences of pairs
+    low, high  its bootstrap interval
+    mean, error, freedom  of Student's t; unknown for fewer than 3 launches of either study
+    fewest     launches of the study that has fewer, or pairs
+    needed     launches of each study, or pairs, that would find such a difference in 80 % of studies
+    """
+
+    median: float = NAN
+    low: float = NAN
+    high: float = NAN
+    mean: float = NAN
+    error: float = NAN
+    freedom: float = NAN
+    fewest: int = 0
+    needed: float = NAN
+
+
+def unpaired_contrasts(a: Sample, b: Sample) -> list[Contrast]:
+    """Return B minus A at each point; swapping the studies changes nothing but the sign."""
+    # Replicates of different streams are independent.
+    drawn = [
+        [each.launches.replicates(each.values, each.deviations, stream=stream) for stream in (0, 1)]
+        for each in (a, b)
+    ]
+    one, other = (drawn[1][stream] - drawn[0][1 - stream] for stream in (0, 1))
+    low, high = bounds(np.concatenate([one, other], axis=-1))
+    samples = zip(a.of_points(), b.of_points(), strict=True)
+    return list(map(_contrast, samples, zip(low.tolist(), high.tolist(), strict=True)))
+
+
+def _contrast(samples: Sequence[Array], interval: Interval) -> Contrast:
+    """Return the contrast of one sample of differences, or of samples of A and of B (Welch 1947)."""
+    fewest = min(map(len, samples))
+    medians = [float(np.median(values)) if fewest else NAN for values in samples]
+    median = medians[-1] - sum(medians[:-1])
+    if fewest < FEWEST_REPEATS:
+        return Contrast(median, fewest=fewest)
+    variances = [float(values.var(ddof=1)) for values in samples]
+    squares = [variance / len(values) for variance, values in zip(variances, samples, strict=True)]
+    spread = sum(square**2 / (len(values) - 1) for square, values in zip(squares, samples, strict=True))
+    freedom = sum(squares) ** 2 / spread if spread > 0 else fewest - 1.0
+    means = [float(values.mean()) for values in samples]
+    needed = NAN
+    if abs(median) > 0:
+        of_normal = _MEDIAN_OVER_MEAN * sum(variances) * (NORMAL_QUANTILES / median) ** 2
+        needed = float(max(fewest + 1, np.ceil(of_normal)))
+    mean = means[-1] - sum(means[:-1])
+    return Contrast(median, *interval, mean, sum(squares) ** 0.5, freedom, fewest, needed)
+
+
+def corrected_contrasts(contrasts: Sequence[Contrast], possible: Interval = ANY) -> pd.DataFrame:
+    """Return low, high, p_adjusted and comparisons of each contrast, corrected by Holm for all of them."""
+    tests = pd.DataFrame(contrasts).rename(columns={"mean": "centre"})
+    tests["centre"] = tests["centre"].mask(tests["centre"].abs() < _ROUNDING, 0.0)
+    found = corrected(tests)
+    found[["low", "high"]] = found[["low", "high"]].clip(*possible)
+    return found
+
+
+def compared_points(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> pd.DataFrame:
+    """Return one row per match: its throughputs and their ratio, and its IoU and their difference.
+
+    Disturbed launches count only where fewer than 3 others of their point remain; then nothing is claimed.
+    A difference of IoU of runs that saw other images or other masks has no meaning, and is refused.
+    """
+    keys = [(match.a.framework, match.a.workers, match.options, match.knobs) for match in matches]
+    table = pd.DataFrame(keys, columns=_KEYS)
+    if not keys:
+        return table
+    return pd.concat([table, _ratios(a, b, matches), _iou_differences(a, b, matches)], axis=1)
+
+
+def _ratios(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> pd.DataFrame:
+    table = pd.DataFrame()
+    samples = _speeds(a, [match.a for match in matches]), _speeds(b, [match.b for match in matches])
+    for letter, sample in zip("ab", samples, strict=True):
+        table[f"launches_{letter}"] = [len(values) for values in sample.of_points()]
+        table[f"throughput_{letter}"] = sample.launches.medians(np.exp(sample.values))
+    contrasts = unpaired_contrasts(*samples)
+    found = corrected_contrasts(contrasts)
+    fewest = [contrast.fewest for contrast in contrasts]
+    table["coverage"] = [coverage(launches) if launches >= FEWEST_REPEATS else NAN for launches in fewest]
+    table["ratio"] = table["throughput_b"] / table["throughput_a"]
+    table["ratio_low"] = np.exp(found["low"])
+    table["ratio_high"] = np.exp(found["high"])
+    table[["p_adjusted", "comparisons"]] = found[["p_adjusted", "comparisons"]]
+    table["launches_needed"] = [contrast.needed for contrast in contrasts]
+    table["doubts"] = doubts_on_speed(a, b, matches)
+    table["outcome"] = [
+        _outcome(low, high, (A_FASTER, B_FASTER), launches, doubts)
+        for low, high, launches, doubts in zip(
+            found["low"], found["high"], fewest, table["doubts"], strict=True
+        )
+    ]
+    return table
+
+
+def _speeds(side: StudySide, points: Sequence[StudyPoint]) -> Sample:
+    """Return the logarithms of the throughputs of the launches that count for speed."""
+    numbers = {run: number for number, point in enumerate(points) for run in point.runs}
+    runs = timed(side.study).runs
+    runs = runs[runs["run"].isin([*numbers])]
+    point = np.asarray(runs["run"].map(numbers), dtype=np.int64)
+    launches = Launches(point, len(points), runs["repeat"].to_numpy(dtype=np.int64))
+    values = np.log(runs[side.study.throughput].to_numpy(dtype=np.float64))
+    return Sample(launches, values, block_deviations(side.study, runs["run"].to_list()))
+
+
+def _outcome(
+    low: float, high: float, claims: tuple[str, str], fewest: int = RECOMMENDED_REPEATS, doubts: str = ""
+) -> str:
+    """Return what an interval of B - A shows: one of `claims`, on A and on B, or why neither."""
+    if np.isnan(low):
+        return NOT_ENOUGH
+    if low <= 0 <= high:
+        return NO_DIFFERENCE
+    claim = claims[low > 0]
+    return WITHHELD if doubts else claim if fewest >= RECOMMENDED_REPEATS else f"suggests {claim}"
+
+
+def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> pd.DataFrame:
+    """Return seeds, medians, the difference with its interval, and the outcome of each match."""
+    rows, contrasts, verdicts = [], [], []
+    of_a, of_b = (_learned(side) for side in (a, b))
+    for match in matches:
+        seeds_a, seeds_b = _iou_by_seed(a, match.a), _iou_by_seed(b, match.b)
+        common = [seed for seed in seeds_a if seed in seeds_b]
+        is_paired = len(common) >= FEWEST_REPEATS
+        refused = why_no_difference(a, b, match)
+        contrast = Contrast()
+        if is_paired and not refused:
+            differences = np.array([seeds_b[seed] - seeds_a[seed] for seed in common], dtype=np.float64)
+            contrast = _contrast([differences], median_intervals([differences])[0])
+        elif seeds_a and seeds_b and not refused:
+            (contrast,) = unpaired_contrasts(_of_seeds(seeds_a), _of_seeds(seeds_b))
+        contrasts.append(contrast)
+        nothing = of_a[match.a.runs] == of_b[match.b.runs] == "no"
+        verdicts.append(REFUSED if refused else NEITHER_LEARNED if nothing else "")
+        diverged = {"A": _diverged(a, match.a), "B": _diverged(b, match.b)}
+        pairing = f"{len(common)} seeds as pairs" if is_paired else "seeds not paired"
+        lost = [f"{count(runs, 'run')} of {of} diverged" for of, runs in diverged.items() if runs]
+        rows.append(
+            {
+                "seeds_a": len(seeds_a),
+                "seeds_b": len(seeds_b),
+                "seeds_paired": len(common) if is_paired else 0,
+                "iou_a": float(np.median([*seeds_a.values()])) if seeds_a else NAN,
+                "iou_b": float(np.median([*seeds_b.values()])) if seeds_b else NAN,
+                "iou_difference": contrast.median,
+                "iou_remarks": refused or "; ".join([pairing, *lost]),
+            }
+        )
+    found = corrected_contrasts(contrasts, _POSSIBLE)
+    ends = zip(verdicts, found["low"], found["high"], strict=True)
+    return pd.DataFrame(rows).assign(
+        iou_difference_low=found["low"],
+        iou_difference_high=found["high"],
+        iou_p_adjusted=found["p_adjusted"],
+        iou_outcome=[decided or _outcome(low, high, (A_HIGHER, B_HIGHER)) for decided, low, high in ends],
+    )
+
+
+def _learned(side: StudySide) -> Mapping[tuple[str, ...], str]:
+    """Return whether the series of each point is shown to score more than a constant prediction."""
+    found = learning_of(seeds_of(side.study), side.study.criteria.iou_margin)
+    return {point.runs: own.learned for point, own in zip(side.points, found, strict=True)}
+
+
+def _iou_by_seed(side: StudySide, point: StudyPoint) -> dict[int, float]:
+    """Return the IoU of each run: disturbed ones learned as well as the others."""
+    runs = side.study.runs
+    own = runs[runs["run"].isin(point.runs) & runs["iou"].notna()]
+    seeds = own["seed"].fillna(own["repeat"]).astype(int)
+    return dict(zip(seeds.tolist(), own["iou"].astype(float).tolist(), strict=True))
+
+
+def _of_seeds(ious: Mapping[int, float]) -> Sample:
+    seeds = np.array([*ious], dtype=np.int64)
+    return Sample(Launches(np.zeros(len(seeds), dtype=np.int64), 1, seeds), np.array([*ious.values()]))
+
+
+def _diverged(side: StudySide, point: StudyPoint) -> int:
+    runs, lost = side.study.runs, side.study.left_out
+    own = runs[runs["run"] == point.runs[0]].iloc[0]
+    same = lost["state"] == "diverged"
+    for name in ("framework", "workers", "options", "knobs"):
+        same &= lost[name] == own[name]
+    return int(same.sum())
+
 
 # What the launches show of the speed of B against that of A.
 SpeedChange = Literal["faster", "slower", "mixed", "equal", "unclear"]
@@ -116,24 +372,19 @@ def compare_studies(a: StudySide, b: StudySide) -> StudyComparison:
     Raises UserError where only one of them has records: then no number of one can be held against the other.
     """
     if a.study.provenance_known != b.study.provenance_known:
-        older, recorded = (a, b) if b.study.provenance_known else (b, a)
-        raise UserError(
-            f"{older.letter} = {older.folder} holds logs in the older layout, {recorded.letter} = "
-            f"{recorded.folder} records: the logs say neither how many images an epoch has nor which images "
-            "an IoU is of; compare two studies of one kind",
-            EXIT_BAD_DATA,
-        )
-    matching = match_points(a, b)
+        kinds = ["records" if side.study.provenance_known else "logs in the older layout" for side in (a, b)]
+        raise UserError(f"A has {kinds[0]}, B {kinds[1]}; compare two studies of one kind", EXIT_BAD_DATA)
+    matches, *alone = match_points(a, b)
     axes = tuple(dict.fromkeys((*a.study.axes, *b.study.axes)))
     only = [
         (point.framework, point.workers, *side.label(point, axes), side.letter)
-        for side, points in ((a, matching.only_a), (b, matching.only_b))
+        for side, points in zip((a, b), alone, strict=True)
         for point in points
     ]
     return StudyComparison(
         a,
         b,
-        compared_facts(a, b, matching),
-        compared_points(a, b, matching.matches),
+        compared_facts(a, b, matches),
+        compared_points(a, b, matches),
         pd.DataFrame(only, columns=["framework", "workers", "options", "knobs", "only_in"]),
     )

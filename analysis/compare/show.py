@@ -1,6 +1,7 @@
 """Show a comparison of two studies: as CSV, as a page with a forest plot, as Markdown, and on the console."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pandas as pd
 from rich import box
@@ -8,12 +9,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as ConsoleTable
 
-from analysis.compare.compared import SpeedChange, StudyComparison
-from analysis.compare.contrast import A_FASTER, A_HIGHER, B_FASTER, B_HIGHER
+from analysis.compare.compared import (
+    A_FASTER,
+    A_HIGHER,
+    B_FASTER,
+    B_HIGHER,
+    SpeedChange,
+    StudyComparison,
+    compare_studies,
+)
+from analysis.compare.sides import StudySide, read_side
+from analysis.facts import task_words
 from analysis.figures.catalogue import MOST_FOREST_ROWS, study_forests
 from analysis.figures.svg import DrawnFigure, picture
 from analysis.findings.trust import Light
-from analysis.report.console import MOST_CONSOLE_ROWS, MOST_LINES
+from analysis.report.console import MOST_CONSOLE_ROWS, MOST_LINES, report_console
 from analysis.report.markdown import TEXT, escaped
 from analysis.report.markdown import table as markdown_table
 from analysis.report.tables import (
@@ -27,10 +37,12 @@ from analysis.report.tables import (
     number_column,
     text_column,
 )
-from analysis.restriction import with_restriction
+from analysis.restriction import restriction_words, with_restriction
 from analysis.study import NAMES
 from analysis.text import clean, count, listed, sentence
 from analysis.words import page
+from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
+from unet_scaling.study.files import READABLE, write_atomically
 
 # The name of the figure's files, and of the page.
 STEM = "compare"
@@ -239,3 +251,38 @@ def _console_table(grid: Grid, left_out: Sequence[str] = ()) -> ConsoleTable:
     if len(grid.rows) > MOST_CONSOLE_ROWS:
         table.caption = f"{len(grid.rows) - MOST_CONSOLE_ROWS:,} further rows are in compare.md"
     return table
+
+
+def compare_folders(first: Path, second: Path, output: Path) -> int:
+    """Write the comparison of A and B to the output folder, and print it."""
+    a = read_side("A", first)
+    b = read_side("B", second)
+    _require_one_kind(a, b)
+    comparison = compare_studies(a, b)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for name, content in comparison_files(comparison).items():
+            write_atomically(output / name, content, READABLE)
+    except OSError as error:
+        raise UserError(f"the comparison cannot be written to {output}: {error}; try --output") from None
+    print_comparison(comparison, report_console())
+    print(f"\ncomparison: {output}")
+    if comparison.points.empty:
+        raise UserError(f"{first} and {second} have no point in common: see above", EXIT_BAD_DATA)
+    return EXIT_OK
+
+
+def _require_one_kind(a: StudySide, b: StudySide) -> None:
+    """Raise UserError where only one study is emulated, one is of scripts, or their tasks differ."""
+    words = [restriction_words(side.study) or "measured" for side in (a, b)]
+    tasks = [{task_words(header) for header in side.study.headers.values()} for side in (a, b)]
+    fault = ""
+    if a.study.is_of_scripts or b.study.is_of_scripts:
+        fault = "runs of scripts are compared with no others"
+    elif a.study.is_emulated != b.study.is_emulated:
+        fault = "emulated runs are not compared with measured ones"
+    elif all(tasks) and tasks[0] != tasks[1]:
+        fault = "they do not train the same task"
+        words = [", ".join(sorted(task)) for task in tasks]
+    if fault:
+        raise UserError(f"A is {words[0]}, B is {words[1]}: {fault}", EXIT_BAD_DATA)

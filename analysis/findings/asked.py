@@ -1,7 +1,7 @@
 """The check of what was asked for against what is read: nobody chose among launches by their results."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pandas as pd
 from scipy import stats  # type: ignore[import-untyped]
@@ -9,12 +9,12 @@ from scipy import stats  # type: ignore[import-untyped]
 from analysis.pairs import (
     Check,
     PointPair,
+    Sides,
     first_points,
     names_of_pair,
     no,
     not_known,
     point_name,
-    sides,
     withhold_claims,
     yes,
 )
@@ -23,7 +23,7 @@ from analysis.text import clean, count, listed
 from unet_scaling.study.repeats import FIXED_SIGNIFICANCE
 
 
-def check_asked(study: Study) -> Check:
+def check_asked(study: Study, sides: Mapping[PointPair, Sides]) -> Check:
     """Check that all runs that study.json asks for are read, and that no launch replaced another one.
 
     Repeats that are missing with a reason, or still to come, are said: the significance is that of a look
@@ -33,15 +33,17 @@ def check_asked(study: Study) -> Check:
     """
     asked = study.asked
     if asked is None:
-        for pair, both in sides(study.runs):
+        for pair, both in sides.items():
             for side in both:
-                repeats = set(side["repeat"])
+                repeats = {row["repeat"] for row in side}
                 missing = sorted(set(range(min(repeats), max(repeats))) - repeats)
                 if missing:
                     lacking = f"{point_name(pair)} lacks repeats {listed(map(str, missing))}"
                     return no(f"no study.json says what was asked for, and {lacking}")
         return not_known("no study.json says what was asked for")
-    pairs = {pair: [asked_at(asked, side["run"]) for side in both] for pair, both in sides(study.runs)}
+    pairs = {
+        pair: [asked_at(asked, (row["run"] for row in side)) for side in both] for pair, both in sides.items()
+    }
     short = [fact for pair, arms in pairs.items() if (fact := _short(study, pair, arms))]
     facts = [f"repeats read of those asked for: {first_points(short)}"] if short else []
     chosen = {
