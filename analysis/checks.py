@@ -268,7 +268,7 @@ def check_evaluated(subject: Subject) -> Check:
         for runs in grouped(subject.runs, ["options"]).values():
             results = [subject.evaluations[run["run"]] for run in runs if run["run"] in subject.evaluations]
             of_runs = [np.sum([each[name] for name in counts], axis=0) for each in results]
-            pixels = {float(number) for each in of_runs for number in each}
+            pixels = {float(number) for each in of_runs for number in each if not np.isnan(number)}
             if len(pixels) > 1:
                 numbers = f"{min(pixels):,.0f} to {max(pixels):,.0f}"
                 return withhold_claims(f"evaluations are of {numbers} {what} of the same test set")
