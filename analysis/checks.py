@@ -495,10 +495,6 @@ class Entry:
     decides_iou: bool = False
 
 
-def _check_asked(subject: Subject) -> Check:
-    return check_asked(subject.study, subject.sides)
-
-
 ENTRIES = (
     Entry(WEIGHTS, is_of_pair=False, decides_iou=True),
     Entry(BATCHES, is_of_pair=False, decides_iou=True),
@@ -518,7 +514,7 @@ ENTRIES = (
     Entry("either framework first", check_first, needs_headers=False),
     Entry(BASELINE, check_baseline, is_of_pair=False, needs_headers=False),
     Entry("equal repeats", check_repeats, is_of_pair=False, needs_headers=False),
-    Entry("asked for and read", _check_asked, is_of_pair=False, needs_headers=False),
+    Entry("asked for and read", lambda own: check_asked(own.study, own.sides), False, needs_headers=False),
     Entry(QUIET, check_quiet, needs_headers=False),
 )
 

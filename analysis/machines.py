@@ -347,7 +347,6 @@ def check_baseline(subject: Subject) -> Check:
         if len(one) in (0, len(runs)):
             continue
         of_series += one
-        # Equal doubts of several counts are one.
         counts: dict[tuple[str, str], list[str]] = {}
         for (workers,), larger in sorted(grouped(runs, ["workers"]).items())[1:]:
             for differ in (_other_hosts, _other_days, _other_clock):

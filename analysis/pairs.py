@@ -24,7 +24,6 @@ BASELINE = "same baseline"
 # The check that neither other programs nor stalls disturbed the launches.
 QUIET = "machine quiet"
 
-# The runs of a point of native DDP, and of one of another framework.
 Sides = tuple[Sequence[Row], Sequence[Row]]
 
 

@@ -171,12 +171,8 @@ def _ratios(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> pd.Dat
     table[["p_adjusted", "comparisons"]] = found[["p_adjusted", "comparisons"]]
     table["launches_needed"] = [contrast.needed for contrast in contrasts]
     table["doubts"] = doubts_on_speed(a, b, matches)
-    table["outcome"] = [
-        _outcome(low, high, (A_FASTER, B_FASTER), launches, doubts)
-        for low, high, launches, doubts in zip(
-            found["low"], found["high"], fewest, table["doubts"], strict=True
-        )
-    ]
+    rows = zip(found["low"], found["high"], fewest, table["doubts"], strict=True)
+    table["outcome"] = [_outcome(low, high, (A_FASTER, B_FASTER), *more) for low, high, *more in rows]
     return table
 
 

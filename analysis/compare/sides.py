@@ -370,7 +370,12 @@ def remarks_on(a: StudySide, b: StudySide, differing: Sequence[ComparedFact]) ->
     starts = [map(start_seconds, side.study.runs["started_utc"]) for side in (a, b)]
     first, second = ([time for time in times if not math.isnan(time)] for times in starts)
     if first and second and (max(first) < min(second) or max(second) < min(first)):
-        spans = [" to ".join(map(_minute, (min(times), max(times)))) for times in (first, second)]
+        ends = [
+            datetime.fromtimestamp(each, UTC)
+            for times in (first, second)
+            for each in (min(times), max(times))
+        ]
+        spans = [f"{begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}" for begin, end in (ends[:2], ends[2:])]
         changed = "what changed on the machine between them is part of every ratio"
         yield f"A ran {spans[0]}, B {spans[1]} (UTC): {changed}"
     for side in (a, b):
@@ -381,7 +386,3 @@ def remarks_on(a: StudySide, b: StudySide, differing: Sequence[ComparedFact]) ->
         if study.played is not None:
             yield f"{side.letter} has {count(len(study.played.runs), 'played run')}, which are not compared"
         yield from (f"{side.letter}: {note}" for note in (*disturbed_notes(study), *study.notes))
-
-
-def _minute(time: float) -> str:
-    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M}"
