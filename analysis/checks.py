@@ -37,8 +37,8 @@ from analysis.findings.asked import check_asked
 from analysis.iou import COUNTS
 from analysis.machines import (
     WITHOUT_RECORD,
-    Columns,
-    Subject,
+    Checked,
+    RunTable,
     are_on_one_machine,
     check_alone,
     check_baseline,
@@ -130,7 +130,7 @@ def fairness_checks(study: Study) -> list[Check]:
     subject = subject_of(study)
     used = set(study.runs["framework"])
     further = study.wrappers if COMPARED[0] in used else ()
-    pair: Subject | None = subject
+    pair: Checked | None = subject
     if further:
         pair = subject.of(COMPARED[1]) if COMPARED[1] in used else None
     checks = [*_rows(of_headers, subject, pair), *_of_training(subject), *_rows(of_tables, subject, pair)]
@@ -141,7 +141,7 @@ def fairness_checks(study: Study) -> list[Check]:
     return checks
 
 
-def _rows(entries: Iterable["Entry"], subject: Subject, pair: Subject | None) -> Iterator[Check]:
+def _rows(entries: Iterable["Entry"], subject: Checked, pair: Checked | None) -> Iterator[Check]:
     """Yield these rows; those that compare two frameworks are of `pair`, and left out without one."""
     for entry in entries:
         of = pair if entry.is_of_pair else subject
@@ -154,7 +154,7 @@ def _rows(entries: Iterable["Entry"], subject: Subject, pair: Subject | None) ->
         yield replace(check, check=f"same {samples} evaluated" if entry.name == EVALUATED else entry.name)
 
 
-def _of_training(subject: Subject) -> Iterator[Check]:
+def _of_training(subject: Checked) -> Iterator[Check]:
     """Yield rows of what speaks against the training itself; none where nothing does, or no record tells."""
     if not subject.headers:
         return
@@ -176,7 +176,7 @@ def _of_training(subject: Subject) -> Iterator[Check]:
         yield replace(no(fact), check="loss falls")
 
 
-def check_facts(row: str, subject: Subject) -> Check:
+def check_facts(row: str, subject: Checked) -> Check:
     """Check what answers for a row: that both frameworks had the same, and that the runs of both tell it.
 
     Runs that differ in a fact that must agree have been refused; what is left are facts that one framework's
@@ -193,7 +193,7 @@ def check_facts(row: str, subject: Subject) -> Check:
     unproven = [fact for fact in own if len(proven[fact.name]) < len(subject.headers)]
     of_one = {fact.name: subject.known_of_one(proven[fact.name]) for fact in unproven}
 
-    def told_by_one(fact: Fact, pair: PointPair, both: Sides, subject: Subject) -> str:
+    def told_by_one(fact: Fact, pair: PointPair, both: Sides, subject: Checked) -> str:
         if pair not in of_one[fact.name]:
             return ""
         values = [values_of(fact, (subject.headers[run["run"]] for run in side)) for side in both]
@@ -212,7 +212,7 @@ def check_facts(row: str, subject: Subject) -> Check:
 
 
 def _first_at_points(
-    subject: Subject, facts: Sequence[Fact], words_of: Callable[[Fact, PointPair, Sides, Subject], str]
+    subject: Checked, facts: Sequence[Fact], words_of: Callable[[Fact, PointPair, Sides, Checked], str]
 ) -> dict[PointPair, str]:
     """Return what the first of these facts that says anything says at each point."""
     found = {}
@@ -222,7 +222,7 @@ def _first_at_points(
     return found
 
 
-def _apart(fact: Fact, pair: PointPair, both: Sides, subject: Subject) -> str:
+def _apart(fact: Fact, pair: PointPair, both: Sides, subject: Checked) -> str:
     """Return what one framework's runs had and the other's had not, in words; else nothing.
 
     A single host that served nearly all launches of one framework and hardly any of the other is enough to
@@ -260,7 +260,7 @@ def _proven(fact: Fact, headers: Mapping[str, Header]) -> list[str]:
     ]
 
 
-def check_evaluated(subject: Subject) -> Check:
+def check_evaluated(subject: Checked) -> Check:
     """Check that every run evaluated the same test images, all of them once; emulated ones evaluate none."""
     if subject.study.is_emulated:
         return yes(NOTHING_LEARNED)
@@ -275,14 +275,14 @@ def check_evaluated(subject: Subject) -> Check:
     return check_facts(EVALUATED, subject)
 
 
-def check_shared(subject: Subject) -> Check:
+def check_shared(subject: Checked) -> Check:
     """Check that GPU workers could not use each other's cores: shared devices have been refused."""
     if sharing := sum(map(share_cores, subject.headers.values())):
         return no(f"devices are owned, but GPU workers of {count(sharing, 'run')} could use the same cores")
     return yes("every worker had a device, or cores, of its own")
 
 
-def check_attempts(subject: Subject) -> Check:
+def check_attempts(subject: Checked) -> Check:
     """Check the hosts of attempts, which may differ: code, cores and data that differ have been refused."""
     headers, unknown = subject.headers, subject.study.unknown_attempts
     moved = {run: hosts for run, header in headers.items() if (hosts := moved_between_attempts(header))}
@@ -302,7 +302,7 @@ def _named_runs(runs: Iterable[str]) -> str:
     return first_of([clean(run) for run in runs], "run", _MOST_LISTED)
 
 
-def check_places(subject: Subject) -> Check:
+def check_places(subject: Checked) -> Check:
     """Check that runs of equal worker count ran on the same hosts, devices, cores and partition."""
     if not subject.headers or not any(run["hosts"] for run in subject.runs):
         return not_known(WITHOUT_RECORD)
@@ -317,7 +317,7 @@ def check_places(subject: Subject) -> Check:
     return found
 
 
-def check_work(subject: Subject) -> Check:
+def check_work(subject: Checked) -> Check:
     """Check that both runs of a repeat had equal steps, images and warm-up in every epoch."""
     study = subject.study
     if not study.provenance_known or any(np.isnan(run["images_per_epoch"]) for run in subject.runs):
@@ -327,7 +327,7 @@ def check_work(subject: Subject) -> Check:
     return yes(f"at equal worker counts every epoch had as many steps and {study.score.samples}")
 
 
-def check_training(subject: Subject) -> Check:
+def check_training(subject: Checked) -> Check:
     """Check that both runs of a repeat trained the same, as the project promises, whatever carries gradients.
 
     On CPUs and on up to MOST_EXACT_WORKERS, losses, weights and counts of every evaluation are equal to the
@@ -354,7 +354,7 @@ def check_training(subject: Subject) -> Check:
 
 
 def _faults(
-    subject: Subject, tables: Mapping[str, Columns], on: str, columns: Sequence[str]
+    subject: Checked, tables: Mapping[str, RunTable], on: str, columns: Sequence[str]
 ) -> dict[PointPair, str]:
     """Return the first difference at each point in words, with both runs and values."""
     faults: dict[PointPair, str] = {}
@@ -378,7 +378,7 @@ def _faults(
     return faults
 
 
-def _common(tables: Sequence[Columns], on: str) -> list[Columns]:
+def _common(tables: Sequence[RunTable], on: str) -> list[RunTable]:
     """Return the rows of both tables that agree in the column `on`; nothing where a run has none."""
     if not all(tables):
         return []
@@ -388,7 +388,7 @@ def _common(tables: Sequence[Columns], on: str) -> list[Columns]:
     return [{name: values[places] for name, values in table.items()} for table, places in both]
 
 
-def _differ(both: Sequence[Columns], name: str, *, exact: bool) -> NDArray[np.bool_]:
+def _differ(both: Sequence[RunTable], name: str, *, exact: bool) -> NDArray[np.bool_]:
     """Return where two runs differ; of OF_BITS only in what rounding does not explain, unless `exact`."""
     own, others = (table[name] for table in both)
     # What both do not know is no difference.
@@ -398,7 +398,7 @@ def _differ(both: Sequence[Columns], name: str, *, exact: bool) -> NDArray[np.bo
     return differs & ~_within_rounding(*both) if name == "loss" else np.zeros_like(differs)
 
 
-def _within_rounding(native: Columns, other: Columns) -> NDArray[np.bool_]:
+def _within_rounding(native: RunTable, other: RunTable) -> NDArray[np.bool_]:
     """Return where the losses of an epoch differ by no more than rounding explains after so many steps."""
     loss = native["loss"]
     first = loss[~np.isnan(loss)][:1]
@@ -409,7 +409,7 @@ def _within_rounding(native: Columns, other: Columns) -> NDArray[np.bool_]:
     return within
 
 
-def _are_exact(subject: Subject, runs: Sequence[Row]) -> bool:
+def _are_exact(subject: Checked, runs: Sequence[Row]) -> bool:
     """Return whether two runs are to give the same numbers to the last bit."""
     headers = [subject.headers[run["run"]] for run in runs if run["run"] in subject.headers]
     is_one_place = len({run["hosts"] for run in runs}) == 1
@@ -435,7 +435,7 @@ def _shown(value: object) -> str:
     return value[:16] if isinstance(value, str) else f"{value:.10g}"
 
 
-def check_repeats(subject: Subject) -> Check:
+def check_repeats(subject: Checked) -> Check:
     """Check that all points have equally many repeats."""
     sizes = subject.study.runs.groupby(POINT, sort=False).size()
     if sizes.empty:
@@ -444,7 +444,7 @@ def check_repeats(subject: Subject) -> Check:
     return yes(fact) if sizes.nunique() == 1 else no(fact)
 
 
-def check_quiet(subject: Subject) -> Check:
+def check_quiet(subject: Checked) -> Check:
     """Check that neither other programs nor stalls disturbed launches that count for speed."""
     runs = subject.runs
     reasons = [run["disturbed"] for run in runs if run["disturbed"]]
@@ -489,7 +489,7 @@ class Entry:
     """
 
     name: str
-    check: Callable[[Subject], Check] | None = None
+    check: Callable[[Checked], Check] | None = None
     is_of_pair: bool = True
     needs_headers: bool = True
     decides_iou: bool = False

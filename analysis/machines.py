@@ -73,11 +73,11 @@ Resource = tuple[str, str]
 Clash = tuple[str, str, str]
 FREE = (-math.inf, "")
 # The epochs, or the evaluations, of one run: an array for each column.
-Columns = Mapping[str, NDArray[Any]]
+RunTable = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Subject:
+class Checked:
     """What is checked: the runs of a study, and those of native DDP beside another framework's.
 
     runs         rows of study.runs, with `begin` (seconds since 1970, NaN where not known) and CLOCKS
@@ -89,11 +89,11 @@ class Subject:
     runs: Sequence[Row]
     headers: Mapping[str, Header]
     sides: Mapping[PointPair, Sides]
-    epochs: Mapping[str, Columns]
-    evaluations: Mapping[str, Columns]
+    epochs: Mapping[str, RunTable]
+    evaluations: Mapping[str, RunTable]
     clashes: Sequence[Clash]
 
-    def of(self, framework: Framework) -> "Subject":
+    def of(self, framework: Framework) -> "Checked":
         """Return what is checked of the runs of native DDP and of this framework."""
         runs = [row for row in self.runs if row["framework"] in (COMPARED[0], framework)]
         headers = {row["run"]: self.headers[row["run"]] for row in runs if row["run"] in self.headers}
@@ -110,17 +110,17 @@ class Subject:
         ]
 
 
-def subject_of(study: Study) -> Subject:
+def subject_of(study: Study) -> Checked:
     """Return what is checked of a study, read once for all checks."""
     table = with_clocks(study)
     begin = map(start_seconds, table["started_utc"])
     rows = [row | {"begin": at} for row, at in zip(table.to_dict("records"), begin, strict=True)]
     epochs = by_run(study.epochs)
     clashes = clashes_of(study.headers, epochs)
-    return Subject(study, rows, study.headers, sides(rows), epochs, by_run(study.evaluations), clashes)
+    return Checked(study, rows, study.headers, sides(rows), epochs, by_run(study.evaluations), clashes)
 
 
-def by_run(table: pd.DataFrame) -> dict[str, Columns]:
+def by_run(table: pd.DataFrame) -> dict[str, RunTable]:
     """Return the columns of a table of runs for each run."""
     columns = {name: table[name].to_numpy() for name in table.columns if name != "run"}
     rows_of = table.groupby("run", sort=False, observed=True).indices
@@ -166,7 +166,7 @@ def _median(runs: Iterable[Row], column: str) -> float:
     return float(np.median(known)) if known else NAN
 
 
-def check_clocks(subject: Subject) -> Check:
+def check_clocks(subject: Checked) -> Check:
     """Check that cores and GPUs of both frameworks had the same clock and power: medians over a point's runs.
 
     A clock that never changes is that of a virtual machine's description: no measurement, unless the
@@ -203,7 +203,7 @@ def check_clocks(subject: Subject) -> Check:
     return yes(f"at {points} the medians are within {100 * LARGEST_CLOCK_DIFFERENCE:.0f} %")
 
 
-def check_order(subject: Subject) -> Check:
+def check_order(subject: Checked) -> Check:
     """Check that at no point one framework ran before the other as a whole.
 
     Of the runs of a point, ranked by their start, the two of one repeat are neighbours in an order that
@@ -234,7 +234,7 @@ def check_order(subject: Subject) -> Check:
     return yes(f"at {count(len(known), 'point')} the runs of both frameworks alternate")
 
 
-def check_first(subject: Subject) -> Check:
+def check_first(subject: Checked) -> Check:
     """Check that of the two runs of a repeat now one framework's, now the other's began first."""
     in_turn = [
         (native["begin"], other["begin"])
@@ -267,7 +267,7 @@ def _together(native: Row, other: Row) -> bool:
     return bool(overlap > 0 and overlap >= LEAST_OVERLAP * min(lasted))
 
 
-def check_alone(subject: Subject) -> Check:
+def check_alone(subject: Checked) -> Check:
     """Check that no run of these trained at the same time as another of the study on one core or device.
 
     A run trained at least from its last attempt's start for as long as that attempt's epochs say: what its
@@ -295,7 +295,7 @@ def check_alone(subject: Subject) -> Check:
     return yes("no two runs trained at the same time on one core or device")
 
 
-def clashes_of(headers: Mapping[str, Header], epochs: Mapping[str, Columns]) -> list[Clash]:
+def clashes_of(headers: Mapping[str, Header], epochs: Mapping[str, RunTable]) -> list[Clash]:
     """Return both runs and what they shared, for each run that began while another held a core of its own."""
     trained = []
     for run, header in headers.items():
@@ -338,7 +338,7 @@ def _clashes(
             last[resource] = max(last.get(resource, (end, run)), (end, run))
 
 
-def check_baseline(subject: Subject) -> Check:
+def check_baseline(subject: Checked) -> Check:
     """Check that the runs on 1 worker ran where and when those of each larger count did, at their clock."""
     doubts: list[str] = []
     of_series: list[Row] = []
