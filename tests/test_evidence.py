@@ -10,7 +10,7 @@ import pytest
 from analysis.forecast import score_table
 from analysis.load import load_study
 from analysis.report.assemble import Report, make_report
-from analysis.study import COMPARED, NAMES
+from analysis.study import COMPARED
 from analysis.text import with_interval
 from analysis.valid import infidelity
 from tests.evidence import evidence
@@ -46,18 +46,9 @@ def launches(study: str, framework: str, workers: int) -> list[Record]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("study", "name", "arms", "counts", "digits"),
-    [
-        ("emulated_scaling", "emulation", (NATIVE, HOROVOD), (1, 2, 4, 8, 14), 0),
-        ("published_emulated", "published_gap", (NATIVE, POLLS, YIELDS), (1, 2, 4, 8, 14), 2),
-        ("published_emulated_mpich", "published_gap", (NATIVE, HOROVOD), (1, 2, 14), 2),
-    ],
-)
-def test_a_table_of_speed_and_efficiency_is_that_of_the_records(
-    study: str, name: str, arms: tuple[tuple[str, str], ...], counts: tuple[int, ...], digits: int
-) -> None:
-    report = report_of(study)
+def test_the_table_of_the_published_curve_is_that_of_the_records() -> None:
+    report = report_of("published_emulated")
+    arms, counts = (NATIVE, POLLS, YIELDS), (1, 2, 4, 8, 14)
     assert (len(report.study.runs), len(report.study.left_out)) == (LAUNCHES * len(arms) * len(counts), 0)
     rows = {(row["framework"], row["knobs"], row["workers"]): row for row in report.points.to_dict("records")}
     for workers in counts:
@@ -65,8 +56,23 @@ def test_a_table_of_speed_and_efficiency_is_that_of_the_records(
         for arm in arms:
             row = rows[*arm, workers]
             interval = f" [{row['efficiency_low']:.2f}, {row['efficiency_high']:.2f}]" if workers > 1 else ""
-            cells += [f"{row['images_per_second']:.{digits}f}", f"{row['efficiency']:.2f}{interval}"]
-        assert f"| {workers} | {' | '.join(cells)} |" in page(name)
+            cells += [f"{row['images_per_second']:.2f}", f"{row['efficiency']:.2f}{interval}"]
+        assert f"| {workers} | {' | '.join(cells)} |" in page("published_gap")
+
+
+def test_what_14_emulated_workers_reached_is_that_of_the_records() -> None:
+    points = report_of("emulated_scaling").points
+    native, horovod = (points[points["workers"] == 14].set_index("framework").loc[name] for name in COMPARED)
+    efficiencies = [with_interval(row.to_dict(), "efficiency", ".2f") for row in (native, horovod)]
+    said = (
+        f"14 native DDP workers reach {native['images_per_second']:.0f} images / s at an efficiency of"
+        f" {efficiencies[0]}, Horovod's {horovod['images_per_second']:.0f} at {efficiencies[1]}"
+    )
+    assert said in page("emulation")
+    mpich = report_of("published_emulated_mpich").points
+    speeds = mpich[mpich["workers"] == 14].set_index("framework")["images_per_second"]
+    share = f"{100 * speeds['horovod'] / speeds['pytorch_native']:.0f} %"
+    assert f"Horovod has {share} of DDP's throughput on 14 workers" in page("published_gap")
 
 
 @pytest.mark.parametrize(("name", "arm"), [("MPI polls", POLLS), ("MPI yields", YIELDS)])
@@ -86,12 +92,11 @@ def test_predictions_that_were_written_before_the_runs_hold(study: str, counted:
     scores = score_table(load_study(evidence(study)))
     fair = scores[scores["counted"]]
     assert list(fair["inside"]) == ["yes"] * counted
-    for row in fair.to_dict("records"):
+    for row in fair[fair["workers"] == 14].to_dict("records"):
         predicted, low, high, measured = (
             f"{row[name]:.{digits}f}" for name in ("predicted", "predicted_low", "predicted_high", "measured")
         )
-        cells = f"{predicted} [{low}, {high}] | {measured} | {row['error']:+.1%} |".replace("%", " %")
-        assert f"on {row['workers']} | {cells}" in page("prediction")
+        assert f"on 14 | {predicted} [{low}, {high}] | {measured} |" in page("prediction")
 
 
 @pytest.mark.parametrize(("rate", "workers"), [("10mbit", 2), ("100mbit", 2), ("100mbit", 4)])
@@ -115,33 +120,29 @@ def test_an_all_reduce_over_a_slow_link_takes_what_the_closed_form_says(
         steps.append(waited / record.header.gradient_bytes / per_byte)
     message = statistics.median(messages)
     step = statistics.median(steps)
-    assert message == pytest.approx(FRAME, rel=0.05)
-    assert step < message, "the first gradients travel while the backward pass goes on"
-    assert f"| {rate} | {workers} | {NAMES[framework]} | {message:.3f} | {step:.3f} |" in page("emulation")
+    assert message == pytest.approx(FRAME, rel=0.01)
+    # The first gradients travel while the backward pass goes on.
+    assert 0.8 * message < step < message
 
 
-@pytest.mark.parametrize(
-    ("study", "k", "workers"),
-    [
-        ("two_cores_k16_few", 16, 1),
-        ("two_cores_k16_few", 16, 2),
-        ("two_cores_k16", 16, 14),
-        ("two_cores_k28", 28, 14),
-    ],
-)
-def test_the_table_of_two_cores_is_that_of_the_records(study: str, k: int, workers: int) -> None:
-    """Images per second, and seconds of data wait and wire of a step: medians of the launches."""
-    cells = []
-    for framework in COMPARED:
+def test_with_two_cores_the_gap_is_gone_on_2_workers_and_communication_alone_is_left_on_14() -> None:
+    """As docs/published_gap.md says of the medians of the launches."""
+
+    def of_a_step(study: str, framework: str, workers: int) -> list[float]:
         rows = []
         for record in launches(study, framework, workers):
             (epoch,) = (epoch for epoch in record.epochs if not epoch.warmup)
             assert epoch.budget is not None
             wait = statistics.mean(epoch.budget.data_wait_seconds) / epoch.steps
             rows.append((epoch.images / epoch.seconds, wait, epoch.budget.wire_seconds / epoch.steps))
-        speed, wait, wire = map(statistics.median, zip(*rows, strict=True))
-        cells += [f"{speed:.1f}", f"{wait:.2f}", f"{wire:.2f}"]
-    assert f"| {k} | {workers} | {' | '.join(cells)} |" in page("published_gap")
+        return [statistics.median(column) for column in zip(*rows, strict=True)]
+
+    native, horovod = (of_a_step("two_cores_k16_few", framework, 2)[0] for framework in COMPARED)
+    assert round(100 * horovod / native) == 100
+    for study in ("two_cores_k16", "two_cores_k28"):
+        native_step, horovod_step = (of_a_step(study, framework, 14) for framework in COMPARED)
+        assert horovod_step[1] < 1.05 * native_step[1]
+        assert round(horovod_step[2] - native_step[2], 1) == 0.3
 
 
 def test_the_iou_of_played_and_real_workers_is_that_of_the_records() -> None:
@@ -176,9 +177,5 @@ def test_the_table_and_the_sentences_of_saliency_are_those_of_the_records() -> N
     assert sentences
     text = " ".join(page("saliency").split())
     assert [sentence for sentence in sentences if sentence not in text] == []
-    rows = report.saliency.points.to_dict("records")
-    assert len(rows) > 1
-    for row in rows:
-        cells = [with_interval(row, "maps_per_second", "~3"), with_interval(row, "speedup", ".2f")]
-        name = report.study.names[row["framework"]]
-        assert f"| {name} | {row['split']} | {row['workers']} | {' | '.join(cells)} |" in page("saliency")
+    speedups = report.saliency.points.query("workers == 2")["speedup"]
+    assert f"{speedups.min():.2f} to {speedups.max():.2f} times as fast as one" in text
