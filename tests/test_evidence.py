@@ -4,7 +4,6 @@ import re
 import statistics
 from functools import cache
 
-import numpy as np
 import pytest
 
 from analysis.forecast import score_table
@@ -157,17 +156,6 @@ def test_the_iou_of_played_and_real_workers_is_that_of_the_records() -> None:
         said = [f"{row.iou:.3f} [{row.iou_low:.3f}, {row.iou_high:.3f}]" for row in of_count]
         assert said
         assert all(each in cells for each in said)
-
-
-def test_the_seconds_of_played_runs_are_those_of_the_records() -> None:
-    records = [read_record(path) for path in evidence("plan_nuclei").glob("*/run.jsonl")]
-    played = [
-        record.results[-1].training_seconds
-        for record in records
-        if record.header and record.header.config.training.plays is not None
-    ]
-    said = f"{len(played)} played runs trained for {np.mean(played):.0f} s each"
-    assert said in " ".join(page("plan_quality").split())
 
 
 def test_the_table_and_the_sentences_of_saliency_are_those_of_the_records() -> None:

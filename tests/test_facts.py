@@ -10,6 +10,7 @@ import pytest
 
 from analysis.checks import fairness_checks, fairness_table
 from analysis.load import load_study
+from analysis.machines import check_one_worker
 from analysis.study import Study
 from tests.attacks import in_epochs
 from tests.attacks_on_facts import watts
@@ -180,6 +181,12 @@ def test_a_fact_of_one_arm_alone_withholds(
         told = str(table.loc[shown, "fact"])
         assert table.loc[shown, "withholds"], f"{field}: {told}"
     assert named in told
+
+
+@pytest.mark.parametrize(("low", "mark"), [(1.021, "no"), (1.009, "yes")])
+def test_a_difference_on_one_worker_is_shown_by_its_whole_interval(low: float, mark: str) -> None:
+    row = {"workers": 1, "framework": "horovod", "ratio": 1.042, "ratio_low": low, "ratio_high": 1.077}
+    assert check_one_worker(pd.DataFrame([row])).mark == mark
 
 
 def test_a_difference_on_one_worker_stands_beside_the_claim(tmp_path: Path) -> None:

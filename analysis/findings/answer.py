@@ -176,7 +176,9 @@ def _unmeasured(advice: Recommendation, device: str) -> str:
     """Return the other framework, and where it has no usable run, where the study asks for it."""
     points = advice.candidates
     best = advice.subject
-    others = {framework: name for framework, name in points.study.names.items() if framework != best.framework}
+    others = {
+        framework: name for framework, name in points.study.names.items() if framework != best.framework
+    }
     framework, other = next(iter(others.items()), ("", ""))
     if not other or not _asks_for(points.study, "framework", framework):
         return ""
