@@ -350,12 +350,13 @@ def causes(facts: PointFacts) -> Iterator[tuple[str, Stake]]:
     """
     config, overhead, straggler = facts.header.config, facts.overhead, facts.straggler
     is_bound = facts.shares["data_wait"] >= INPUT_BOUND
+    grew_without_interval = math.isnan(overhead["data_wait_low"]) and overhead["data_wait"] >= INPUT_SLOWER
     if facts.disturbed:
         yield "machine busy", (max(each.busiest for each in facts.disturbed), NAN, NAN)
     elif is_bound and math.isnan(overhead["data_wait"]):
         yield "input-bound", _stake(facts.shares, "data_wait")
     # What 1 worker waits for as long is no cause of lost efficiency.
-    elif (is_bound and facts.is_significant("data_wait")) or (
+    elif (is_bound and (facts.is_significant("data_wait") or grew_without_interval)) or (
         overhead["data_wait"] >= INPUT_SLOWER and facts.is_not_for_cores("data_wait")
     ):
         yield "input-bound", _stake(overhead, "data_wait")
