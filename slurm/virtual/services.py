@@ -62,7 +62,7 @@ def missing_prerequisite(accounting: bool = False) -> str | None:
     refused = refusal()
     if refused is None:
         return None
-    return f"this kernel or container lets nobody make a host: {refused}; use one with all privileges"
+    return f"this kernel or container does not let root create a host: {refused}; use one with all privileges"
 
 
 def missing_packages(accounting: bool) -> list[str]:
