@@ -9,7 +9,7 @@ where nothing is wrong; analysis/templates/diagnosis.jinja has their words.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -227,6 +227,20 @@ def diagnose(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> list[
     diagnoses = [Diagnosis(*cells) for cells in found]
     diagnoses.sort(key=lambda each: math.inf if math.isnan(each.at_stake) else -each.at_stake)
     return [*(Diagnosis(*cells) for cells in shared), *diagnoses]
+
+
+def main_causes(diagnoses: Sequence[Diagnosis], budget: pd.DataFrame) -> dict[str, Diagnosis]:
+    """Return by options what most efficiency is lost by, or the busy machine that hides it.
+
+    Not where no loss against 1 worker is known, nor of refused runs, nor what 1 worker waits for as well.
+    """
+    known = set(budget.dropna(subset=["deviation"])[POINT].itertuples(index=False, name=None))
+    lost = [each for each in diagnoses if each.rule not in ("shared device", "negotiation")]
+    return {
+        each.options: each
+        for each in reversed(lost)
+        if (each.options, each.framework, each.knobs, each.workers) in known
+    }
 
 
 def diagnosis_table(diagnoses: list[Diagnosis]) -> pd.DataFrame:

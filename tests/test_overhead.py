@@ -1,6 +1,7 @@
 """The overhead budget: a loss lands in its part, parts sum to the whole, a diagnosis has its evidence."""
 
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -486,9 +487,24 @@ def test_runs_that_were_refused_for_a_shared_device_are_named(tmp_path: Path) ->
     one_gpu = [each.model_copy(update={"device_uuid": "GPU-7"}) for each in make_workers(2, device="H200")]
     write_run(tmp_path, "horovod", 2, header={"workers": one_gpu})
     write_run(tmp_path, "horovod", 1, header={"workers": make_workers(1, device="H200")})
-    row = report_of(tmp_path).row("diagnosis")
+    told = report_of(tmp_path)
+    row = told.row("diagnosis")
+    assert not any(row["finding"] in step for step in told.summary["answers"][0]["next_steps"])
     assert (row["rule"], row["workers"]) == ("shared device", 2)
     assert "workers 0 and 1 share device GPU-7" in row["evidence"]
+
+
+@pytest.mark.parametrize(
+    "case", [next(case for case in CASES if case.rule == rule) for rule in (NEGOTIATION, INPUT)]
+)
+def test_what_is_not_known_to_be_lost_is_no_next_step(case: Case, tmp_path: Path) -> None:
+    """Horovod's own cycle is there on 1 worker too; without runs on 1 worker nothing is known to be lost."""
+    case.write(tmp_path, 1)
+    for folder in tmp_path.glob("*w01*") if case.rule == INPUT else ():
+        shutil.rmtree(folder)
+    told = report_of(tmp_path)
+    finding = told.row("diagnosis")["finding"]
+    assert not any(finding in step for step in told.summary["answers"][0]["next_steps"])
 
 
 def test_the_studies_that_the_advice_names_are_there() -> None:

@@ -176,10 +176,8 @@ def _unmeasured(advice: Recommendation, device: str) -> str:
     """Return the other framework, and where it has no usable run, where the study asks for it."""
     points = advice.candidates
     best = advice.subject
-    others = {
-        framework: name for framework, name in points.study.names.items() if framework != best.framework
-    }
-    framework, other = next(iter(others.items()), ("", ""))
+    names = points.study.names.items()
+    framework, other = next((each for each in names if each[0] != best.framework), ("", ""))
     if not other or not _asks_for(points.study, "framework", framework):
         return ""
     is_elsewhere = any(point.framework != best.framework for point in points.candidates)

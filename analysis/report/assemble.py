@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.budget import Overhead, budget_notes, budget_table, difference_table, network_table
 from analysis.checks import disturbed_notes, fairness_checks, fairness_table
 from analysis.contrast import compare, each_against_native, of_compared_pair, withhold
-from analysis.diagnosis import Diagnosis, diagnose
+from analysis.diagnosis import Diagnosis, diagnose, main_causes
 from analysis.findings.answer import Answer, answers_of, as_restricted, compared_options, script_answers
 from analysis.findings.decide import Recommendation, recommend
 from analysis.findings.precision import width_notes
@@ -145,7 +145,7 @@ class Report:
         if self.study.is_of_scripts:
             answers = script_answers(self.study, self.points)
         else:
-            causes = {each.options: each for each in reversed(self.diagnoses)}
+            causes = main_causes(self.diagnoses, self.overhead.budget)
             answers = with_played(answers_of(self.recommendations, self.trust, causes), self.played)
         if self.study.subject is self.study.maps_only:
             answers = [maps_answer(self.saliency)]
