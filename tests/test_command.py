@@ -96,7 +96,6 @@ def test_every_subcommand_has_its_program_and_tells_its_exit_codes(name: str) ->
 def test_the_page_of_commands_shows_the_help() -> None:
     page = COMMANDS_PAGE.read_text()
     assert f"```\n{usage()}\n```" in page, "copy the output of unet-scaling --help into docs/commands.md"
-    assert all(f"unet-scaling {name}" in page for name in SUBCOMMANDS)
 
 
 def test_a_subcommand_names_itself_in_its_help() -> None:
