@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.contrast import HOROVOD_FASTER, NATIVE_FASTER
-from analysis.figures.frame import BOUNDED, MOST_OPTIONS, Chart, Inputs, Panel, drawn_series
+from analysis.figures.frame import BOUNDED, MOST_OPTIONS, Chart, Inputs, drawn_series
 from analysis.figures.kinds import OPEN_STEP_PX, CostChart, Curve, Forest, Line, Prediction, ShareCurve, Stack
 from analysis.played import kept_farthest_first, kept_ious
 from analysis.points import iou_curves
@@ -77,27 +77,12 @@ class Figure:
     says_runs: bool = True
 
     def known(self, inputs: Inputs) -> list[Chart]:
-        """Return its charts that have anything to show."""
+        """Return its charts that have anything to show; those of each group of series stand side by side."""
         return [chart for chart in self.charts(self.of(inputs)) if chart.is_known]
 
-    def missing(self, inputs: Inputs) -> str | None:
-        """Return why it cannot be drawn, without a full stop; None where it can."""
-        return None if self.known(inputs) else self.empty.format(an_iou=inputs.study.score.with_article)
-
-    def panels(self, inputs: Inputs) -> list[Panel]:
-        """Return its panels: those of each group of series side by side."""
-        groups = zip(*(chart.panels() for chart in self.known(inputs)), strict=True)
-        return [panel for group in groups for panel in group]
-
-    def alternative(self, inputs: Inputs) -> str:
-        """Return its key numbers, for those who cannot see it."""
-        # Of one quantity in two panels the numbers are the same.
-        charts = {chart.y: chart for chart in self.known(inputs)}
-        return " ".join(chart.alternative() for chart in charts.values())
-
-    def caption(self, inputs: Inputs) -> str:
+    def caption(self, inputs: Inputs, charts: Sequence[Chart]) -> str:
         """Return the number of runs, what the marks are, and what is left out; first what restricts them."""
-        sentences = [sentence for chart in self.known(inputs) for sentence in chart.sentences]
+        sentences = [sentence for chart in charts for sentence in chart.sentences]
         if self.says_runs:
             shown = self.of(inputs)
             runs, lost = shown.study.runs["framework"].value_counts(), len(shown.study.left_out)

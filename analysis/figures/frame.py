@@ -97,8 +97,8 @@ class DrawnSeries:
         """Return the rows of a table that belong to this series, in the order of the workers."""
         if table.empty:
             return table
-        own = table[(table[SERIES] == [self.options, self.framework, self.knobs]).all(axis=1)]
-        return own.sort_values("workers", kind="stable")
+        own = (table["framework"] == self.framework) & (table["options"] == self.options)
+        return table[own & (table["knobs"] == self.knobs)].sort_values("workers", kind="stable")
 
     def line(self) -> Line2D:
         """Return a line without points in the style of the series, for a legend."""
@@ -328,8 +328,7 @@ def framed(panel: Panel, text_rows: int) -> Figure:
     width, height = PANEL_WIDTH_PX, head + panel.plot_px + FOOT_PX
     size = (width / PX_PER_INCH, height / PX_PER_INCH)
     pad = MARGIN_PX / PX_PER_INCH
-    engine = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - head / height), w_pad=pad, h_pad=pad / 2)
-    figure = Figure(size, dpi=PX_PER_INCH, layout=engine, label=panel.label)
+    figure = Figure(size, dpi=PX_PER_INCH, label=panel.label)
     axes = figure.add_subplot()
     panel.draw(axes)
     left, most, top = MARGIN_PX / width, width - 2 * MARGIN_PX, TITLE_ROW_PX
@@ -343,8 +342,8 @@ def framed(panel: Panel, text_rows: int) -> Figure:
         corner = (left, 1 - top / height)
         columns = panel.legend_columns
         figure.legend(list(panel.legend), names, loc="upper left", bbox_to_anchor=corner, ncols=columns)
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    # Once: as the figure's own engine it would place them again, with a drawing of its own, for every file.
+    ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - head / height), w_pad=pad, h_pad=pad / 2).execute(figure)
     place = axes.get_position()
     place.x1 = min(place.x1, 1 - panel.right_px / width)
     axes.set_position(place)

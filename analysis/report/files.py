@@ -88,32 +88,41 @@ def run_links(report: Report, folder: Path) -> dict[str, str]:
 
 
 def draw_figures(report: Report) -> FigureFiles:
-    """Draw every figure that the tables of the study allow."""
+    """Draw every figure that the tables of the study allow.
+
+    On the first screen stands the speed-up with the IoU; of several sets of options, their ratios; of played
+    runs only, their IoU.
+    """
     inputs = inputs_of(report)
-    score = inputs.study.score
-    missing = {name: reason for name in FIGURES if (reason := _why_missing(inputs, name))}
-    names = [name for name in FIGURES if name not in missing]
-    drawn = parallel_map(partial(_drawn, inputs), names)
-    return FigureFiles(
-        {name: section_of(inputs, name) if name in names else FIGURES[name].section for name in FIGURES},
-        dict(zip(names, drawn, strict=True)),
-        {
-            name: f"Not drawn: {FIGURES[name].title.format(score=score.title)}. {sentence(reason)}"
-            for name, reason in missing.items()
-        },
-    )
+    made = dict(zip(FIGURES, parallel_map(partial(_drawn, inputs), list(FIGURES)), strict=True))
+    drawn = {name: each for name, each in made.items() if isinstance(each, DrawnFigure)}
+    score = inputs.study.score.title
+    missing = {
+        name: f"Not drawn: {FIGURES[name].title.format(score=score)}. {sentence(reason)}"
+        for name, reason in made.items()
+        if isinstance(reason, str)
+    }
+    first = "ratio" if len(inputs.options) > 1 and "ratio" in drawn else "scaling"
+    first = "quality" if inputs.study.runs.empty else first
+    sections = {name: figure.section for name, figure in FIGURES.items()}
+    sections |= {first: MAIN} if first in drawn else {}
+    return FigureFiles(sections, drawn, missing)
 
 
-def _why_missing(inputs: Inputs, name: str) -> str | None:
-    """Return why a figure is not drawn: of played runs only the IoU is, of restricted studies the speed."""
-    if inputs.study.runs.empty and FIGURES[name].section != "saliency":
-        if inputs.study.played is None:
-            return ONLY_MAPS
-        if name != "quality":
-            return ONLY_PLAYED
-    if FIGURES[name].section in LEARNED_SECTIONS and (reason := not_learned(inputs.study)):
+def _drawn(inputs: Inputs, name: str) -> DrawnFigure | str:
+    """Draw a figure, or return why not: of played runs only the IoU is, of restricted studies the speed."""
+    figure, study = FIGURES[name], inputs.study
+    if study.runs.empty and figure.section != "saliency" and (study.played is None or name != "quality"):
+        return ONLY_MAPS if study.played is None else ONLY_PLAYED
+    if figure.section in LEARNED_SECTIONS and (reason := not_learned(study)):
         return reason
-    return FIGURES[name].missing(inputs)
+    charts = figure.known(inputs)
+    if not charts:
+        return figure.empty.format(an_iou=study.score.with_article)
+    panels = [panel for group in zip(*(chart.panels() for chart in charts), strict=True) for panel in group]
+    # Of one quantity in two panels the numbers are the same.
+    alternative = " ".join(chart.alternative() for chart in {chart.y: chart for chart in charts}.values())
+    return picture(panels, study.score.key(name), figure.caption(inputs, charts), alternative)
 
 
 def inputs_of(report: Report) -> Inputs:
@@ -130,20 +139,3 @@ def inputs_of(report: Report) -> Inputs:
         scores=report.scores,
         saliency=report.saliency,
     )
-
-
-def _drawn(inputs: Inputs, name: str) -> DrawnFigure:
-    figure = FIGURES[name]
-    written = inputs.study.score.key(name)
-    return picture(figure.panels(inputs), written, figure.caption(inputs), figure.alternative(inputs))
-
-
-def section_of(inputs: Inputs, name: str) -> str:
-    """Return where a figure stands: speed-up and IoU first; of several sets of options, their ratios.
-
-    Of played runs only, it is the figure of their IoU.
-    """
-    if inputs.study.runs.empty:
-        return MAIN if name == "quality" else FIGURES[name].section
-    several = len(inputs.options) > 1 and FIGURES["ratio"].missing(inputs) is None
-    return MAIN if name == ("ratio" if several else "scaling") else FIGURES[name].section
