@@ -37,7 +37,6 @@ NOT_RUN: Mapping[str, str] = {
     ".venv/bin/unet-scaling submit slurm/studies/emulated_scaling.toml": "needs the virtual cluster",
     ".venv/bin/python -m unet_scaling.data make data/published": "test_data_folder.py runs it: 280 images",
     ".venv/bin/unet-scaling submit slurm/studies/published_emulated.toml": "needs the virtual cluster",
-    ".venv/bin/unet-scaling predict logs/published_emulated": "test_evidence.py scores its file",
     ".venv/bin/unet-scaling report logs/published_emulated": "test_golden_studies.py reads these records",
     "sudo make emulation": "half an hour on the virtual cluster: docs/emulation.md shows what came of it",
     ".venv/bin/unet-scaling report logs/emulated_scaling": "needs the runs of the line above",
@@ -50,7 +49,7 @@ NOT_RUN: Mapping[str, str] = {
     ".venv/bin/unet-scaling run slurm/studies/published_gap.toml": "test_local.py runs such: it trains",
     ".venv/bin/unet-scaling run slurm/studies/leaving_horovod.toml": "test_local.py runs such: it trains",
     ".venv/bin/unet-scaling report logs/published_gap_openmpi": "test_golden_studies.py reads these records",
-    "python -m unet_scaling.profile": "test_profile.py runs it: it takes minutes",
+    ".venv/bin/unet-scaling profile": "test_profile.py runs it: it takes minutes",
     "sudo slurm/virtual_cluster": "test_virtual_cluster.py runs it: needs root",
     "eval": "needs the virtual cluster",
 }

@@ -236,7 +236,7 @@ def test_the_documentation_lists_the_columns_of_every_table_and_every_key(tmp_pa
     header = found.files["summary.csv"].decode().splitlines()[0]
     assert header.startswith(",".join(SPEEDUP_COLUMNS) + ",")
     page = PAGE.with_name("report.md").read_text()
-    section = page.partition("## `summary.json`")[2].partition("## The tables")[0]
+    section = page.partition("## `summary.json`")[2].partition("\n## ")[0]
     cells = re.findall(r"^\| (.+?) \|", section, re.MULTILINE)
     documented = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
     # Of a study with saliency maps only.

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from analysis.__main__ import main
-from analysis.compare.show import COMPARE_COLUMNS
 from analysis.figures.catalogue import FIGURES
 from analysis.report.column_lists import taken_names
 from analysis.report.columns import TABLES
+from analysis.report.tables import COMPARE_COLUMNS
 from analysis.score import TAKEN_NAMES_FILE, Score
 from tests.evidence import evidence
 from tests.own_task_records import OTHER_SCORE, SCORE, as_own_task

@@ -9,12 +9,14 @@ from pathlib import PurePath
 
 from analysis.figures.catalogue import FIGURES
 from analysis.report.columns import TABLES
+from analysis.report.tables import COMPARE_COLUMNS
 from analysis.score import BUILT_IN_COLUMNS, BUILT_IN_SCORE, ENDS, TAKEN_NAMES_FILE
 from unet_scaling.study.config import PROJECT
 
 PAGE = PROJECT / "docs" / "columns.md"
 BEGIN = "<!-- tables: written by python -m analysis.report.column_lists --write -->\n"
 END = "<!-- end of tables -->\n"
+COMPARE_ABOUT = "Of `unet-scaling compare`: one row per point, those of one study alone last."
 # Of summary.json, compare.csv, and files that are no tables.
 FURTHER_NAMES = (
     "answers", "application", "checks", "compare", "criteria", "doubts", "launches", "launches_needed",
@@ -25,15 +27,19 @@ FURTHER_NAMES = (
 
 def column_lists() -> str:
     """Return the columns of every table as Markdown."""
+    lists = [
+        (table.file, table.about, {line.names: line.meaning for line in table.column_lines if line.in_file})
+        for table in TABLES
+    ]
+    lists.append(("compare.csv", COMPARE_ABOUT, {(name,): text for name, text in COMPARE_COLUMNS.items()}))
     parts = []
-    for table in TABLES:
-        about = [table.about, ""] if table.about else []
+    for file, about, columns in lists:
         rows = [
-            f"| {', '.join(f'`{name}`' for name in line.names)} | {line.meaning} |".replace("|  |", "| |")
-            for line in table.column_lines
-            if line.in_file
+            f"| {', '.join(f'`{name}`' for name in names)} | {meaning} |".replace("|  |", "| |")
+            for names, meaning in columns.items()
         ]
-        parts += [f"### `{table.file}`", "", *about, "| column | meaning |", "|---|---|", *rows, ""]
+        head = [f"### `{file}`", "", *([about, ""] if about else []), "| column | meaning |", "|---|---|"]
+        parts += [*head, *rows, ""]
     return "\n".join(parts)
 
 

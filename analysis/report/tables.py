@@ -27,6 +27,40 @@ BADGES = {
     "yes": "yes", "no loss": "yes", "no": "no", "loss": "no", "diverges": "no", "not shown": "unknown",
     "not known": "unknown", "undecided": "unknown", "baseline": "baseline",
 }  # fmt: skip
+# Column -> its description: the columns of compare.csv, which docs/columns.md lists.
+COMPARE_COLUMNS = {
+    "framework": "pytorch_native, horovod, lightning or accelerate",
+    "workers": "",
+    "options": "options that vary within a study and did not change between them",
+    "knobs": "the same, of this framework alone",
+    "only_in": "A or B, where only one study has the point; else empty",
+    "launches_a": "launches of A that count for speed",
+    "launches_b": "",
+    "throughput_a": "median over them, in images / s (older logs: epochs / h)",
+    "throughput_b": "",
+    "ratio": "throughput of B / A, ratio of the medians",
+    "ratio_low": "interval of the ratio, which holds for all points of the table together",
+    "ratio_high": "",
+    "coverage": "actual confidence level of an interval over so few launches",
+    "p_adjusted": "probability by chance, corrected by Holm",
+    "comparisons": "for so many points",
+    "outcome": "A faster, B faster, suggests either (3 or 4 launches), no significant difference, withheld, "
+    "or not enough repeats",
+    "doubts": "launches disturbed, at the same time, or of both studies: then nothing is claimed",
+    "launches_needed": "launches of each study that resolve this ratio at 80 % power, if the variation stays",
+    "seeds_a": "runs of A with an IoU",
+    "seeds_b": "",
+    "seeds_paired": "seeds that both have, compared as pairs; 0: unpaired",
+    "iou_a": "median over the seeds",
+    "iou_b": "",
+    "iou_difference": "IoU of B - A: median of the pairs, or difference of the medians",
+    "iou_difference_low": "its interval, which holds for all points together",
+    "iou_difference_high": "",
+    "iou_p_adjusted": "",
+    "iou_outcome": "A higher, B higher, no significant difference, nothing learned (no more than a constant "
+    "prediction scores), not enough repeats, or refused",
+    "iou_remarks": "why it is refused, or how seeds were compared and how many runs diverged",
+}
 
 
 @dataclass(frozen=True)

@@ -90,8 +90,7 @@ def command_line() -> CommandLine:
     add("name", metavar="NAME", help="of the study and its files")
     add("--data", type=Path, metavar="FOLDER", help="images/ and masks/ of the same names")
     add("--task", type=Path, metavar="FILE.py", help="your own model: docs/your_model.md")
-    option = "of that task; repeat it"
-    add("--option", type=setting, action="append", default=[], metavar="KEY=VALUE", help=option)
+    add("--option", type=setting, action="append", default=[], metavar="KEY=VALUE", help="of that task")
     add("--names", metavar="IMAGE:MASK", help=NAMES_HELP)
     add("--foreground", metavar="RULE", help="mask values that are foreground, such as 255")
     add("--workers", type=counts, metavar="N,N", help="default: 1, 2, 4, ... to what there is")

@@ -8,7 +8,7 @@
             ...  # as before
     run.finish(accuracy=accuracy)
 
-All workers call all three; docs/recorder.md says what is measured.
+All workers call all three; docs/your_model.md says what is measured.
 """
 
 from pathlib import Path
