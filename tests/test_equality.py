@@ -18,7 +18,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from tests.faults import Fault, attempt
 from tests.studies import launched
-from tests.tasks import POINTS, points_config, task_config
+from tests.tasks import POINTS, SOMETIMES_UNUSED, points_config, task_config
 from tests.trained import TrainedRun, TrainedRuns, plain_config
 from tests.wrappers import framework_parameter
 from unet_scaling.group.group import single_worker
@@ -29,7 +29,7 @@ from unet_scaling.run.training_state import (
     seed_generators,
     state_digests,
 )
-from unet_scaling.study.config import FRAMEWORKS, RunConfig
+from unet_scaling.study.config import FRAMEWORKS, WRAPPERS, Framework, RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.measurements import STEPS_NAME
 from unet_scaling.study.options import HorovodKnobs, NativeKnobs
@@ -122,30 +122,14 @@ def weights(run: TrainedRun) -> dict[str, Tensor]:
     return state
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("framework", "workers", "optimizer", "compression"),
-    [
-        ("horovod", 1, "amsgrad", "none"),
-        ("horovod", 2, "sgd", "none"),
-        ("horovod", 2, "groups", "none"),
-        # Both wrap DDP: each shows one half.
-        framework_parameter("lightning", 2, "groups", "none"),
-        framework_parameter("accelerate", 2, "sgd", "fp16"),
-    ],
-)
-def test_frameworks_train_the_same_bytes(
-    framework: str, workers: int, optimizer: str, compression: str, source: Path, trained_run: TrainedRuns
-) -> None:
-    native, other = (
-        trained_run(equal_config(source, name, workers, optimizer, gradient_compression=compression)).record
-        for name in (NATIVE, framework)
-    )
-    assert len(set(losses(native))) == 4
-    assert losses(other) == losses(native)
-    assert learned(other) == learned(native)
-
-
+# Framework, workers, optimizer, compression of gradients. Both wrappers are DDP: each shows one half.
+CASES: list[tuple[Framework, int, str, str]] = [
+    ("horovod", 1, "amsgrad", "none"),
+    ("horovod", 2, "sgd", "none"),
+    ("horovod", 2, "groups", "none"),
+    ("lightning", 2, "groups", "none"),
+    ("accelerate", 2, "sgd", "fp16"),
+]
 TUNED: dict[str, StrictModel] = {
     NATIVE: NativeKnobs(gradient_as_bucket_view=True, static_graph=True),
     "horovod": HorovodKnobs(groups=2, cycle_time_ms=1, controller="gloo"),
@@ -153,46 +137,132 @@ TUNED: dict[str, StrictModel] = {
 AUGMENTED: dict[str, Any] = {
     "augment_flips": True, "augment_crop": 0.75, "augment_brightness": 0.1, "augment_contrast": 0.2,
 }  # fmt: skip
+# Of more passes than one, a worker that plays others adds the gradients in another order.
+ONE_PASS: dict[str, Any] = {"accumulate": 1, "batch_per_worker": 4}
+# Without batch norm, which sees one pass of one worker, how a batch is shared does not matter.
+SHARED: dict[str, Any] = {"batch_norm": "off", "learning_rate": 1e-4}
+
+
+def augmented_runs(images: Path) -> list[RunConfig]:
+    """Native DDP decodes in loader processes, and Horovod measures no phases."""
+    options = [AUGMENTED | {"loading": "decode", "loader_workers": 1}, AUGMENTED | {"budget": "off"}]
+    return [
+        plain_config(images, name, **option).model_copy(update={name: TUNED[name]})
+        for name, option in zip(FRAMEWORKS, options, strict=True)
+    ]
+
+
+def shared_runs(images: Path) -> list[RunConfig]:
+    """One worker, two in two passes each, two whose gradients are compressed."""
+    return [
+        plain_config(images, workers=1, **SHARED),
+        plain_config(images, "horovod", batch_per_worker=1, accumulate=2, **SHARED),
+        plain_config(images, "horovod", gradient_compression="fp16", **SHARED),
+    ]
+
+
+def unused_run(source: Path, framework: str = NATIVE, workers: int = 2, **training: int) -> RunConfig:
+    """A layer is used in alternate passes, and another one by some workers only."""
+    options = {"framework": framework, "workers": workers, "find_unused_parameters": True}
+    return points_config(source.parent / "unused", SOMETIMES_UNUSED, **options, **training)
+
+
+def unused_runs(source: Path) -> list[RunConfig]:
+    """Two workers of each framework, and one that plays two."""
+    played = unused_run(source, workers=1, batch_per_worker=2, plays=2)
+    return [*(unused_run(source, name) for name in FRAMEWORKS), played]
+
+
+def scored_again(config: RunConfig, trained_run: TrainedRuns) -> RunConfig:
+    """Return a run of two workers that only evaluates what a run has learned."""
+    weights = str(trained_run.folder(config) / "weights.pt")
+    changed = {"epochs": 0, "evaluate_every": 0, "initial_weights": weights}
+    training = config.training.model_copy(update=changed)
+    return config.model_copy(update={"framework": "horovod", "workers": 2, "training": training})
+
+
+@pytest.fixture(scope="module")
+def runs(source: Path, images: Path, trained_run: TrainedRuns) -> TrainedRuns:
+    """The runs that tests of this file compare: those of a framework at a number of workers in one launch."""
+    alone = plain_config(images, workers=1)
+    equal = [
+        equal_config(source, name, workers, optimizer, gradient_compression=compression)
+        for other, workers, optimizer, compression in CASES
+        for name in (NATIVE, other)
+        if name in FRAMEWORKS
+    ]
+    images_alike = [*augmented_runs(images), *shared_runs(images), alone, scored_again(alone, trained_run)]
+    real = equal_config(source, NATIVE, 2, **ONE_PASS)
+    trained_run.together([*equal, real, *images_alike, *unused_runs(source)])
+    return trained_run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("framework", "workers", "optimizer", "compression"),
+    [case if case[0] in FRAMEWORKS else framework_parameter(case[0], *case[1:]) for case in CASES],
+)
+def test_frameworks_train_the_same_bytes(
+    framework: str, workers: int, optimizer: str, compression: str, source: Path, runs: TrainedRuns
+) -> None:
+    native, other = (
+        runs(equal_config(source, name, workers, optimizer, gradient_compression=compression)).record
+        for name in (NATIVE, framework)
+    )
+    assert len(set(losses(native))) == 4
+    assert losses(other) == losses(native)
+    assert learned(other) == learned(native)
 
 
 @pytest.mark.slow
 def test_augmented_images_and_tuned_communication_train_the_same_bytes(
-    images: Path, trained_run: TrainedRuns
+    images: Path, runs: TrainedRuns
 ) -> None:
-    """The built-in network; native DDP decodes in loader processes, and Horovod measures no phases."""
-    plain = [trained_run(plain_config(images, name)).record for name in FRAMEWORKS]
-    options = [AUGMENTED | {"loading": "decode", "loader_workers": 1}, AUGMENTED | {"budget": "off"}]
-    runs = [
-        trained_run(plain_config(images, name, **option).model_copy(update={name: TUNED[name]}))
-        for name, option in zip(FRAMEWORKS, options, strict=True)
-    ]
-    assert [(run.folder / STEPS_NAME).exists() for run in runs] == [True, False]
-    packed = [run.record for run in runs]
-    epoch = packed[1].epochs[0]
-    assert [epoch.budget, epoch.no_budget, epoch.cpu, epoch.gpu, packed[1].probe] == [None] * 5
-    for native, horovod in (plain, packed):
+    """The built-in network."""
+    plain = [runs(plain_config(images, name)).record for name in FRAMEWORKS]
+    found = [runs(config) for config in augmented_runs(images)]
+    assert [(run.folder / STEPS_NAME).exists() for run in found] == [True, False]
+    tuned = [run.record for run in found]
+    epoch = tuned[1].epochs[0]
+    assert [epoch.budget, epoch.no_budget, epoch.cpu, epoch.gpu, tuned[1].probe] == [None] * 5
+    for native, horovod in (plain, tuned):
         assert sum(epoch.steps for epoch in native.epochs) >= 20
         assert losses(native) == losses(horovod)
         assert learned(native) == learned(horovod)
-    assert losses(plain[0]) != losses(packed[0])
-    assert packed[1].header is not None
-    assert packed[1].header.transport["controller"] == "Gloo"
+    assert losses(plain[0]) != losses(tuned[0])
+    assert tuned[1].header is not None
+    assert tuned[1].header.transport["controller"] == "Gloo"
 
 
 @pytest.mark.slow
 def test_compressed_gradients_and_accumulated_passes_stay_near_what_they_stand_for(
-    images: Path, trained_run: TrainedRuns
+    images: Path, runs: TrainedRuns
 ) -> None:
-    """Without batch norm, which sees one pass of one worker, how a batch is shared does not matter."""
-    shared: dict[str, Any] = {"batch_norm": "off", "learning_rate": 1e-4}
-    one = trained_run(plain_config(images, workers=1, **shared))
-    two = trained_run(plain_config(images, "horovod", batch_per_worker=1, accumulate=2, **shared))
-    half = trained_run(plain_config(images, "horovod", gradient_compression="fp16", **shared))
+    one, two, half = map(runs, shared_runs(images))
     assert two.losses == pytest.approx(one.losses, rel=1e-5)
     assert half.losses == pytest.approx(one.losses, rel=1e-2)
     assert len({tuple(run.losses) for run in (one, two, half)}) == 3
     for name, tensor in weights(one).items():
         assert torch.allclose(weights(two)[name], tensor, rtol=1e-3, atol=1e-5), name
+
+
+@pytest.mark.slow
+def test_unused_parameters_are_trained_alike(source: Path, runs: TrainedRuns) -> None:
+    """By both frameworks, and by one worker that plays two: to the bit, but for the order of sums."""
+    native, horovod, played = map(runs, unused_runs(source))
+    assert sum(epoch.steps for epoch in native.record.epochs) >= 20
+    assert native.losses == horovod.losses
+    assert learned(native.record) == learned(horovod.record)
+    assert played.losses == pytest.approx(native.losses, rel=1e-6)
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("framework", [framework_parameter(name) for name in WRAPPERS])
+def test_wrappers_train_unused_parameters_alike(
+    framework: str, source: Path, trained_run: TrainedRuns
+) -> None:
+    native, other = (trained_run(unused_run(source, name)).record for name in (NATIVE, framework))
+    assert learned(other) == learned(native)
 
 
 def test_a_static_graph_has_one_pass_per_step() -> None:
@@ -206,21 +276,17 @@ def test_a_static_graph_has_one_pass_per_step() -> None:
     ("framework", "workers", "faults"),
     [
         (NATIVE, 1, ("kill", "SIGTERM")),
-        ("horovod", 2, ("kill",)),
+        # tests/test_faults.py has its built-in network, killed and stopped.
+        pytest.param("horovod", 2, ("kill",), marks=pytest.mark.verify),
         framework_parameter("lightning", 2, ("SIGTERM",), marks=[pytest.mark.verify]),
     ],
 )
 def test_played_killed_and_stopped_runs_train_what_two_real_workers_do(
-    framework: str, workers: int, faults: tuple[str, ...], source: Path, tmp_path: Path,
-    trained_run: TrainedRuns,
-) -> None:  # fmt: skip
-    """Of one worker that plays two, and of two; each goes on after every fault.
-
-    In one pass each: of more, the gradients are added in another order.
-    """
-    batch: dict[str, Any] = {"accumulate": 1, "batch_per_worker": 4}
-    real = trained_run(equal_config(source, NATIVE, 2, **batch)).record
-    config = equal_config(source, framework, workers, plays=2, checkpoint_minutes=EVERY_STEP, **batch)
+    framework: str, workers: int, faults: tuple[str, ...], source: Path, tmp_path: Path, runs: TrainedRuns
+) -> None:
+    """Of one worker that plays two, and of two; each goes on after every fault."""
+    real = runs(equal_config(source, NATIVE, 2, **ONE_PASS)).record
+    config = equal_config(source, framework, workers, plays=2, checkpoint_minutes=EVERY_STEP, **ONE_PASS)
     for fault in faults:
         ended = attempt(tmp_path / "run", config, Fault(fault, 8, workers - 1, every_step_is_safe=True))
         assert not ended.record.complete
@@ -233,9 +299,8 @@ def test_played_killed_and_stopped_runs_train_what_two_real_workers_do(
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("workers", [2])
 def test_four_played_workers_are_four_real_ones_but_for_rounding(
-    workers: int, images: Path, trained_run: TrainedRuns
+    images: Path, trained_run: TrainedRuns
 ) -> None:
     """The sum of four gradients depends on its order, with which the two frameworks differ as well."""
     # Convolutions add in another order on more threads; at larger rates Adam makes whole steps of rounding.
@@ -243,8 +308,7 @@ def test_four_played_workers_are_four_real_ones_but_for_rounding(
     native, horovod = (
         trained_run(plain_config(images, name, 4, batch_per_worker=4, **options)) for name in FRAMEWORKS
     )
-    each = plain_config(images, "horovod", workers, batch_per_worker=4, plays=4, **options)
-    played = trained_run(each)
+    played = trained_run(plain_config(images, "horovod", 2, batch_per_worker=4, plays=4, **options))
     assert played.losses == pytest.approx(native.losses, rel=1e-6)
     assert difference(played, native) < 3 * difference(horovod, native)
 
@@ -257,22 +321,18 @@ def difference(one: TrainedRun, other: TrainedRun) -> float:
 
 
 @pytest.mark.slow
-def test_one_state_has_one_score_at_any_number_of_workers(images: Path, trained_run: TrainedRuns) -> None:
+def test_one_state_has_one_score_at_any_number_of_workers(images: Path, runs: TrainedRuns) -> None:
     """9 images, on 1 worker and on 2, which cannot share them evenly."""
     config = plain_config(images, workers=1)
-    run = trained_run(config)
-    changed = {"epochs": 0, "evaluate_every": 0, "initial_weights": str(run.folder / "weights.pt")}
-    training = config.training.model_copy(update=changed)
-    again = config.model_copy(update={"framework": "horovod", "workers": 2, "training": training})
-    (found,) = trained_run(again).record.results
+    (found,) = runs(scored_again(config, runs)).record.results
     timings = {"seconds", "training_seconds", "epochs"}
-    assert found.model_dump(exclude=timings) == run.record.results[-1].model_dump(exclude=timings)
+    assert found.model_dump(exclude=timings) == runs(config).record.results[-1].model_dump(exclude=timings)
 
 
 @pytest.mark.slow
-def test_workers_draw_other_numbers_and_constants_stay(source: Path, trained_run: TrainedRuns) -> None:
+def test_workers_draw_other_numbers_and_constants_stay(source: Path, runs: TrainedRuns) -> None:
     one, two = (
-        weights(trained_run(equal_config(source, NATIVE, workers, optimizer)))
+        weights(runs(equal_config(source, NATIVE, workers, optimizer)))
         for workers, optimizer in ((1, "amsgrad"), (2, "groups"))
     )
     assert one["passes"] == two["passes"], "equally many draws of every worker"

@@ -1,10 +1,11 @@
 """One run folder, launched without a submission: what it refuses, how it fails, and options that train."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -64,8 +65,6 @@ class Failing(NamedTuple):
     said: str
     options: Mapping[str, Any] = MappingProxyType({})
     change: Callable[[Path], object] = bool
-    framework: str = "pytorch_native"
-    before: tuple[str, ...] = ()
 
 
 FAILING = {
@@ -76,30 +75,38 @@ FAILING = {
     "log": Failing(1, "log.csv cannot be written, the run stops", change=folder_in_place_of("log.csv")),
     "weights": Failing(1, "weights.pt cannot be written, the", change=folder_in_place_of("weights.pt")),
 }
-if may_mount:
-    before = ("unshare", "--mount", "sh", "-c", SMALL_SHARED_MEMORY, "sh")
-    FAILING["shared memory"] = Failing(2, "MPI needs more", framework="horovod", before=before)
+
+
+def python(*words: object, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    command = [*before, sys.executable, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.slow
 def test_a_run_that_fails_ends_with_its_code_and_one_line(images: Path, tmp_path: Path) -> None:
-    """All start at once: an mpiexec of another MPI starts each worker as a group of its own, for instance."""
-    processes = {}
+    """An mpiexec of another MPI starts each worker as a group of its own, for instance."""
     for name, case in FAILING.items():
-        run = make_run(
-            tmp_path / name, make_point(images, case.framework, **({"workers": 1} | dict(case.options)))
-        )
-        case.change(run)
-        command = [*case.before, sys.executable, str(PROJECT / case.framework / "train.py"), str(run)]
-        processes[name] = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-    for name, process in processes.items():
-        case = FAILING[name]
-        errors, code = process.communicate(timeout=600)[1], process.returncode
-        assert (code, case.said in errors, "Traceback" in errors) == (case.code, True, False), errors
-        assert run_state(tmp_path / name).state == ("diverged" if code == 70 else "failed")
+        case.change(make_run(tmp_path / name, make_point(images, **dict(case.options))))
+    train = PROJECT / "pytorch_native" / "train.py"
+    done = python(PROJECT / "tests" / "train_several.py", train, *(tmp_path / name for name in FAILING))
+    codes = json.loads(done.stdout)
+    for name, case in FAILING.items():
+        output = (tmp_path / name / "output.log").read_text()
+        assert (codes[name], case.said in output, "Traceback" in output) == (case.code, True, False), output
+        assert run_state(tmp_path / name).state == ("diverged" if case.code == 70 else "failed")
     assert (tmp_path / "batch" / "error.attempt1.worker0.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not may_mount, reason="needs root and unshare (util-linux)")
+def test_horovod_does_not_start_where_mpi_would_die_for_lack_of_shared_memory(
+    images: Path, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path / "run", make_point(images, "horovod"))
+    before = ("unshare", "--mount", "sh", "-c", SMALL_SHARED_MEMORY, "sh")
+    done = python(PROJECT / "horovod" / "train.py", run, before=before)
+    assert (done.returncode, "MPI needs more" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+    assert run_state(run).state == "failed"
 
 
 @pytest.mark.slow

@@ -16,9 +16,7 @@ from tests.studies import launched
 from tests.sweeps import Sweep
 from tests.task_mistakes import HIDDEN, RANK, changed
 from tests.tasks import EXAMPLES, SOMETIMES_UNUSED, example, points_config
-from tests.trained import TrainedRuns
-from tests.wrappers import framework_parameter
-from unet_scaling.study.config import FRAMEWORKS, PROJECT, WRAPPERS, RunConfig
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, WRAPPERS
 from unet_scaling.study.errors import EXIT_DIVERGED, EXIT_USAGE
 from unet_scaling.study.record import RECORD_NAME, Record, read_record
 from unet_scaling.study.record_lines import Scores
@@ -50,12 +48,6 @@ batch_per_worker = 2
 """
 
 
-def unused_config(folder: Path, framework: str, workers: int = 2, **training: int) -> RunConfig:
-    """In alternate passes a layer is used, and another one by some workers only."""
-    options = {"framework": framework, "workers": workers, "find_unused_parameters": True}
-    return points_config(folder, SOMETIMES_UNUSED, **options, **training)
-
-
 def require_same_weights(one: Path, other: Path) -> None:
     own, found = (torch.load(run / "weights.pt", weights_only=True) for run in (one, other))
     assert all(torch.equal(tensor, found[key]) for key, tensor in own.items()), other
@@ -63,28 +55,6 @@ def require_same_weights(one: Path, other: Path) -> None:
 
 def scores_of(record: Record) -> list[dict[str, float | None]]:
     return [result.scores for result in record.results if isinstance(result, Scores)]
-
-
-def test_unused_parameters_are_trained_alike(tmp_path: Path, trained_run: TrainedRuns) -> None:
-    """By both frameworks, and by one worker that plays two: to the bit, but for the order of sums."""
-    native, other = (trained_run(unused_config(tmp_path / "task", name)) for name in FRAMEWORKS)
-    assert sum(epoch.steps for epoch in native.record.epochs) >= LEAST_STEPS
-    assert native.losses == other.losses
-    require_same_weights(native.folder, other.folder)
-    played = unused_config(tmp_path / "task", "pytorch_native", workers=1, batch_per_worker=2, plays=2)
-    assert trained_run(played).losses == pytest.approx(native.losses, rel=1e-6)
-
-
-@pytest.mark.verify
-@pytest.mark.parametrize("framework", [framework_parameter(name) for name in WRAPPERS])
-def test_wrappers_train_unused_parameters_alike(
-    framework: str, tmp_path: Path, trained_run: TrainedRuns
-) -> None:
-    native, other = (
-        trained_run(unused_config(tmp_path / "task", name)) for name in (FRAMEWORKS[0], framework)
-    )
-    assert native.losses == other.losses
-    require_same_weights(native.folder, other.folder)
 
 
 def test_a_mistake_ends_a_run_of_two_workers_by_name(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """Plain runs that many tests read: each is trained once per session, by whichever test process asks first."""
 
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from tests.studies import make_images, make_point, train
-from unet_scaling.study.config import RunConfig
+from slurm.local import launch
+from tests.studies import make_images, make_point, make_run
+from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.record import RECORD_NAME, Record, read_record
 
 # Steps of 4 images, of 38: 9 to an epoch.
@@ -22,18 +22,53 @@ PLAIN_BATCH = 4
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A complete run folder that no test may change, and how long its launch lasted."""
+    """A complete run folder that no test may change."""
 
     folder: Path
     record: Record
-    launch_seconds: float
 
     @property
     def losses(self) -> list[float]:
         return [epoch.loss for epoch in self.record.epochs if epoch.loss is not None]
 
 
-TrainedRuns = Callable[[RunConfig], TrainedRun]
+class TrainedRuns:
+    """Runs that are trained once per session, with a core for each worker if there are enough."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, config: RunConfig) -> TrainedRun:
+        """Return the run; launch it if nobody has."""
+        self.together([config])
+        record = read_record(self.folder(config) / RECORD_NAME)
+        assert record.complete, (record.problems, (self.folder(config) / "output.log").read_text())
+        return TrainedRun(self.folder(config), record)
+
+    def folder(self, config: RunConfig) -> Path:
+        """Return where the run is, or will be."""
+        return self._folder / sha256(config.model_dump_json().encode()).hexdigest()[:16]
+
+    def together(self, configs: Sequence[RunConfig]) -> None:
+        """Launch what nobody has: all of one framework and number of workers at once, one after the other."""
+        self._folder.mkdir(exist_ok=True)
+        for kind in dict.fromkeys((config.framework, config.workers) for config in configs):
+            runs = {self.folder(each): each for each in configs if (each.framework, each.workers) == kind}
+            with FileLock(self._folder / f"{kind[0]}-{kind[1]}.lock"):
+                missing = {folder: each for folder, each in runs.items() if not folder.exists()}
+                if missing:
+                    _launch(missing, *kind)
+
+
+def _launch(runs: Mapping[Path, RunConfig], framework: str, workers: int) -> None:
+    folders = [str(make_run(folder, config)) for folder, config in runs.items()]
+    program = [str(PROJECT / framework / "train.py"), *folders]
+    if len(folders) > 1:
+        program.insert(0, str(PROJECT / "tests" / "train_several.py"))
+    cores = 1 if workers <= len(os.sched_getaffinity(0)) else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(PROJECT))
+        launch(program, workers, next(iter(runs)) / "output.log", cores)
 
 
 def plain_config(
@@ -61,19 +96,5 @@ def images(session_folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def trained_run(session_folder: Path) -> TrainedRuns:
-    """Train a configuration, with a core for each worker if there are enough, once per session."""
-
-    def trained(config: RunConfig) -> TrainedRun:
-        name = sha256(config.model_dump_json().encode()).hexdigest()[:16]
-        folder = session_folder / "trained" / name
-        folder.parent.mkdir(exist_ok=True)
-        cores = len(os.sched_getaffinity(0))
-        seconds = folder.with_suffix(".seconds")
-        with FileLock(folder.with_suffix(".lock")):
-            if not seconds.exists():
-                began = time.perf_counter()
-                train(folder, config, cores_each=1 if config.workers <= cores else None)
-                seconds.write_text(str(time.perf_counter() - began))
-        return TrainedRun(folder, read_record(folder / RECORD_NAME), float(seconds.read_text()))
-
-    return trained
+    """Return what trains a configuration, or several, once per session."""
+    return TrainedRuns(session_folder / "trained")
