@@ -67,25 +67,21 @@ def test_a_killed_run_and_a_stopped_one_go_on_and_nothing_changes(
 
 
 @pytest.mark.slow
-def test_a_stop_asked_for_in_an_evaluation_comes_after_it_and_after_the_last_one_there_is_none_to_come(
-    images: Path, tmp_path: Path, undisturbed: list[object]
+def test_a_run_stops_in_order_as_its_jobs_time_ends_and_where_it_is_asked_to_in_an_evaluation(
+    images: Path, tmp_path: Path
 ) -> None:
-    point = fault_point(images, "pytorch_native")
-    stopped = attempt(tmp_path / "run", point, Fault("SIGUSR2 in the evaluation", STEPS))
+    """Without a signal, after the first step; after the evaluation; after the last one it has ended."""
+    point = fault_point(images, "pytorch_native", workers=1, batch_per_worker=2)
+    late = attempt(tmp_path / "run", point, variable=(STOP_AT_VARIABLE, str(time.time())))
+    assert set(late.codes.values()) == {75}
+    assert (late.state.state, late.position) == ("resumable", (0, 1))
+    assert "the job's time is nearly over" in late.state.reason
+    assert checkpoints(tmp_path / "run") == ["checkpoint-00000-0000001.pt"]
+    stopped = attempt(tmp_path / "run", point, Fault("SIGUSR2 in the evaluation", STEPS - 1, worker=0))
     assert set(stopped.codes.values()) == {75}
     assert (stopped.position, len(stopped.record.results)) == ((1, 0), 1)
-    ended = attempt(tmp_path / "run", point, Fault("SIGUSR2 in the evaluation", 2 * STEPS))
-    assert (set(ended.codes.values()), trained(ended.record)) == ({0}, undisturbed)
-
-
-@pytest.mark.slow
-def test_the_end_of_the_jobs_time_stops_a_run_in_order_without_a_signal(images: Path, tmp_path: Path) -> None:
-    point = fault_point(images, "pytorch_native", workers=1)
-    stopped = attempt(tmp_path / "run", point, variable=(STOP_AT_VARIABLE, str(time.time())))
-    assert set(stopped.codes.values()) == {75}
-    assert (stopped.state.state, stopped.position) == ("resumable", (0, 1))
-    assert "the job's time is nearly over" in stopped.state.reason
-    assert checkpoints(tmp_path / "run") == ["checkpoint-00000-0000001.pt"]
+    ended = attempt(tmp_path / "run", point, Fault("SIGUSR2 in the evaluation", 2 * STEPS, worker=0))
+    assert (set(ended.codes.values()), len(ended.record.results)) == ({0}, 3)
 
 
 @pytest.mark.slow

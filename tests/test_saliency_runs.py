@@ -209,9 +209,10 @@ KILLS = [
 ]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("split", "worker", "number", "share"),
-    [pytest.param(*kill, marks=() if place < 1 else pytest.mark.verify) for place, kill in enumerate(KILLS)],
+    KILLS,
 )
 def test_a_killed_worker_loses_no_map_and_none_is_made_twice(
     split: str,
