@@ -48,7 +48,7 @@ def study(images: Path, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["compare", "--help"], ["report", "--no-such"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["profile", "--help"], ["report", "--no-such"]])
 def test_help_and_mistakes_import_nothing_large(arguments: list[str]) -> None:
     program = (
         "import sys, contextlib; from unet_scaling.subcommands import main;"

@@ -74,19 +74,16 @@ def judge(tmp_path: Path, path: str = WITH_CMAKE, **variables: str) -> subproces
 
 
 def test_finds_a_whole_toolkit_by_variable_by_path_and_in_the_usual_folder(tmp_path: Path) -> None:
+    """Also behind an nvcc that only leads to it."""
     toolkit = make_toolkit(tmp_path / "usual")
-    named = judge(tmp_path / "elsewhere", CUDA_HOME=str(toolkit))
-    on_path = judge(tmp_path / "elsewhere", path=f"{toolkit}/bin:{WITH_CMAKE}")
-    usual = judge(tmp_path)
-    for judged in (named, on_path, usual):
-        assert (judged.returncode, judged.stdout.strip()) == (0, str(toolkit)), judged.stderr
-
-
-def test_finds_the_toolkit_behind_an_nvcc_that_only_leads_to_it(tmp_path: Path) -> None:
-    toolkit = make_toolkit(tmp_path / "toolkit")
     leading = write_script(tmp_path / "local" / "bin" / "nvcc", f'#!/bin/sh\nexec {toolkit}/bin/nvcc "$@"\n')
-    judged = judge(tmp_path, path=f"{leading.parent}:{WITH_CMAKE}")
-    assert (judged.returncode, judged.stdout.strip()) == (0, str(toolkit)), judged.stderr
+    named = judge(tmp_path / "elsewhere", CUDA_HOME=str(toolkit))
+    on_path, led = (
+        judge(tmp_path / "elsewhere", path=f"{folder}:{WITH_CMAKE}")
+        for folder in (toolkit / "bin", leading.parent)
+    )
+    for judged in (named, on_path, led, judge(tmp_path)):
+        assert (judged.returncode, judged.stdout.strip()) == (0, str(toolkit)), judged.stderr
 
 
 def without(*names: str) -> Callable[[Path], None]:
@@ -101,6 +98,10 @@ def break_nvcc(toolkit: Path) -> None:
     write_script(toolkit / "bin" / "nvcc", "#!/bin/sh\nexit 1\n")
 
 
+def of_another_release(toolkit: Path) -> None:
+    write_script(toolkit / "bin" / "nvcc", NVCC.format(release="12.8", libraries="lib64"))
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
@@ -108,10 +109,11 @@ def break_nvcc(toolkit: Path) -> None:
         (without("lib64/libcudart.so"), "{usual} is incomplete: its nvcc cannot build a small program"),
         (without("include/cuda_runtime.h"), "{usual} is incomplete: its nvcc cannot build a small program"),
         (break_nvcc, "{usual}/bin/nvcc does not run"),
+        (of_another_release, "the CUDA toolkit in {usual} is of another release, 12.8"),
     ],
-    ids=["folder without nvcc", "no cudart", "no header", "broken nvcc"],
+    ids=["folder without nvcc", "no cudart", "no header", "broken nvcc", "not the CUDA of torch"],
 )
-def test_refuses_a_toolkit_that_lacks_a_part(
+def test_refuses_a_toolkit_that_lacks_a_part_or_is_of_another_release(
     tmp_path: Path, spoil: Callable[[Path], None], reason: str
 ) -> None:
     usual = make_toolkit(tmp_path / "usual")
@@ -119,13 +121,6 @@ def test_refuses_a_toolkit_that_lacks_a_part(
     judged = judge(tmp_path)
     assert judged.returncode == 1
     assert reason.format(usual=usual) in judged.stdout
-
-
-def test_refuses_a_toolkit_of_another_release_than_the_cuda_of_torch(tmp_path: Path) -> None:
-    usual = make_toolkit(tmp_path / "usual", release="12.8")
-    judged = judge(tmp_path)
-    assert judged.returncode == 1
-    assert f"the CUDA toolkit in {usual} is of another release, 12.8" in judged.stdout
 
 
 @dataclass

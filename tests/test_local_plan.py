@@ -1,4 +1,4 @@
-"""What a dry run on this machine says of the time: by complete runs, by an estimate, or not known."""
+"""How many cores a played worker has, and how much work it is to look at a study."""
 
 import cProfile
 import importlib
@@ -8,14 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm.commands.run import command_line, run_on_this_machine
 from slurm.local_plan import cores_per_worker
 from tests.records import write_record
 from tests.studies import TINY_STUDY, make_images, make_run
 from unet_scaling.study import record
 from unet_scaling.study.study_file import read_study
-
-BY_COMPLETE_RUNS = "by the complete runs of the same points"
 
 
 @pytest.fixture
@@ -24,18 +21,6 @@ def study(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.toml"
     path.write_text(TINY_STUDY.format(data=data, workers=[1, 2], epochs=3))
     return path
-
-
-def complete_runs(study: Path, name: str, workers: tuple[int, ...]) -> None:
-    for config in read_study(study, name=name).configs():
-        if config.workers in workers:
-            write_record(make_run(study.parent / name / config.run, config), config)
-
-
-def dry_run(study: Path, printed: pytest.CaptureFixture[str], *options: str) -> str:
-    words = [str(study), "--dry-run", "--logs", str(study.parent), *options]
-    run_on_this_machine(command_line().parse_args(words))
-    return printed.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -56,19 +41,6 @@ def test_a_played_worker_has_the_cores_of_a_real_one(
     path = tmp_path / "tiny.toml"
     path.write_text(TINY_STUDY.format(data=tmp_path, workers=workers, epochs=2) + training)
     assert cores_per_worker(read_study(path), cores) == each
-
-
-def test_the_time_is_that_of_complete_runs_of_the_same_points(
-    study: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "not known: no run of these points is complete; --probe estimates it" in dry_run(study, capsys)
-    complete_runs(study, "tiny", (1,))
-    printed = dry_run(study, capsys, "--set", "repeats=2")
-    assert f"2 runs: about {BY_COMPLETE_RUNS}; not known for 4 more, whose points have none" in re.sub(
-        "about .*? by", "about by", printed
-    )
-    complete_runs(study, "tiny", (2,))
-    assert "not known" not in dry_run(study, capsys, "--set", "repeats=2")
 
 
 @pytest.mark.parametrize(

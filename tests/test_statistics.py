@@ -59,19 +59,6 @@ def test_numbers_of_a_point_follow_from_its_records(tmp_path: Path) -> None:
     assert compared["ratio_of_medians"] == pytest.approx(2)
 
 
-def test_what_has_no_baseline_is_divided_by_nothing(tmp_path: Path) -> None:
-    for repeat in (1, 2, 3):
-        for framework, workers in ((NATIVE, 1), (NATIVE, 2), ("horovod", 2), ("horovod", 4)):
-            write_run(tmp_path, framework, workers, repeat, iou=None if workers == 4 else 0.8)
-    found = report_of(tmp_path)
-    for row in found.rows("summary", framework="horovod"):
-        unknown = [name for name in row if name.startswith(("speedup", "efficiency", "deviation"))]
-        assert np.isnan([row[name] for name in unknown]).all()
-        assert row["unknown"] == "speed-up: no run on 1 worker"
-    assert found.table("summary")["speedup_common"].isna().all()
-    assert np.isnan(found.row("summary", workers=4)["iou"])
-
-
 LAUNCHES = st.lists(st.floats(50, 200), min_size=3, max_size=5)
 
 
