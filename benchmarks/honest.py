@@ -33,8 +33,8 @@ import numpy as np
 
 from analysis.arrays import Array
 from analysis.load import load_study
+from analysis.pairs import NO
 from analysis.report.assemble import make_report
-from analysis.report.exports import summary_json
 from analysis.stats import share_interval
 from slurm.study_folder import in_launch_order
 from tests.records import digest, make_header, make_result, make_workers
@@ -197,17 +197,20 @@ def judged(cell: Cell, number: int) -> Mapping[str, bool | None]:
     with tempfile.TemporaryDirectory() as root:
         study = Path(root) / "study"
         write_study(study, cell, number)
-        found = json.loads(summary_json(make_report(load_study(study))))
-    kind = found["answers"][0]["kind"]
+        report = make_report(load_study(study))
+        # What the answer is made of; why efficiency was lost, which takes as long again, is not asked for.
+        (advice,) = report.recommendations
+        verdicts = [(WORKERS[-1], verdict.outcome) for verdict in report.verdicts]
     # A verdict is on the largest count. On 1 worker there is nothing to average, and so no difference.
-    rows = [*found["comparisons"], *({"workers": WORKERS[-1]} | verdict for verdict in found["verdicts"])]
-    claims = [(row["workers"], row["outcome"]) for row in rows if "faster" in row["outcome"]]
+    outcomes = zip(report.comparisons["workers"], report.comparisons["outcome"], strict=True)
+    claims = [(count, outcome) for count, outcome in [*outcomes, *verdicts] if "faster" in outcome]
     is_true = [cell.advantage > 0 and count > 1 and "native DDP" in claim for count, claim in claims]
-    named = found["recommendations"][0]["framework"]
+    kind, named = advice.kind, advice.framework
     is_worth_it = EFFICIENCIES[number % len(EFFICIENCIES)] > FLOOR
-    unmet = any(check["mark"] == "no" for check in found["checks"])
+    unmet = any(check.mark == NO for check in report.checks)
+    left_out = len(report.study.all_left_out) > 0
     return {
-        "unfair": kind == "unfair" or unmet or bool(found["doubts"] or found["left_out"]),
+        "unfair": kind == "unfair" or unmet or bool(report.doubts) or left_out,
         "faster": not all(is_true),
         "named": named is not None and not (cell.advantage and named == "pytorch_native"),
         "use": None if is_worth_it else kind == "scale",
