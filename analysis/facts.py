@@ -16,7 +16,7 @@ from analysis.options import TASK_SWITCHES, flat_options, shared_options
 from analysis.study import NAMES
 from unet_scaling.study.config import WRAPPERS, Framework
 from unet_scaling.study.options import HorovodKnobs
-from unet_scaling.study.record_checks import shared_devices
+from unet_scaling.study.record import shared_devices
 from unet_scaling.study.record_lines import AttemptFacts, Header, Provenance, WorkerFacts
 
 FactGroup = Literal["data", "software", "machine", "environment"]

@@ -36,7 +36,7 @@ from analysis.pairs import (
 from analysis.study import COMPARED, NAMES, NAN, SERIES, Study
 from analysis.text import Row, clean, count, first_of, listed, number
 from unet_scaling.study.config import Framework
-from unet_scaling.study.record_checks import owned_devices
+from unet_scaling.study.record import owned_devices
 from unet_scaling.study.record_lines import Header
 
 ONE_WORKER = "equal on 1 worker"

@@ -11,7 +11,7 @@ import torch
 
 from slurm.local import launch
 from slurm.preflight import is_installed
-from unet_scaling.group import provenance
+from unet_scaling.group.facts import versions
 from unet_scaling.group.horovod_controller import WITHOUT_NCCL
 from unet_scaling.group.trial import trial_config, twin_functions
 from unet_scaling.study.command_line import CommandLine
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def describe() -> None:
-    for name, version in provenance.versions().items():
+    for name, version in versions().items():
         print(f"{name:>16}  {version}")
     print(f"{'toolchain':>16}  {toolchain()}")
     print(f"{'cores':>16}  {len(os.sched_getaffinity(0))}")

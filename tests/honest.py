@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from slurm.study_folder import StudyFolder
 from tests.records import digest, make_transport, make_workers, write_all
-from unet_scaling.measure.step_sample import StepSample
+from unet_scaling.measure.epoch_meter import StepSample
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.files import write_verified
 from unet_scaling.study.measurements import (

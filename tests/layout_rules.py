@@ -229,7 +229,7 @@ def recorded_fields_are_read() -> list[str]:
     study = {module.path.name: module for module in modules("unet_scaling/study")}
     recorded = [study[name] for name in ("record_lines.py", "measurements.py")]
     # What judges a record for analysis and submission alike reads it, too.
-    judges = ("disturbance.py", "record_checks.py", "run_state.py")
+    judges = ("disturbance.py", "record.py", "run_state.py")
     readers = (*modules("analysis"), *(study[name] for name in judges))
     known = frozenset[str]().union(*(module.strings | module.identifiers for module in readers))
     return [

@@ -11,9 +11,9 @@ from slurm.local import launch
 from tests.machine import needs_a_core_each
 from tests.trained import PLAIN_EPOCHS, TrainedRun, TrainedRuns, plain_config
 from unet_scaling.group.group import single_worker
-from unet_scaling.measure import startup
+from unet_scaling.measure import epoch_meter
+from unet_scaling.measure.epoch_meter import StartupClock, process_age
 from unet_scaling.measure.ping_pong import PING_PONG_BYTES, choose_pairs, read_ping_pong
-from unet_scaling.measure.startup import StartupClock, process_age
 from unet_scaling.study.config import FRAMEWORKS
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.measurements import PHASE_COLUMNS, STARTUP_COLUMNS, STEPS_NAME, Startup
@@ -84,7 +84,7 @@ def test_the_parts_of_a_start_follow_the_marks(monkeypatch: pytest.MonkeyPatch) 
     age = process_age()
     assert age is not None
     assert 0 < found.imports_seconds[0] <= age
-    monkeypatch.setattr(startup, "STAT", Path("/nowhere"))
+    monkeypatch.setattr(epoch_meter, "STAT", Path("/nowhere"))
     assert measured() is None, "of a process that does not know when it began"
 
 

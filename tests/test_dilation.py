@@ -23,9 +23,10 @@ from tests.records import make_header, make_point
 from tests.sweeps import Sweep
 from unet_scaling.group.identity import CORES_VARIABLE, Identity
 from unet_scaling.group.processor_quota import ProcessorQuota, emulated_cores, enter_quota, own_processors
-from unet_scaling.measure import clock, cpu_counters
+from unet_scaling.measure import cpu_counters
 from unet_scaling.measure.counters import QuotaMeter
 from unet_scaling.run.continuation import require_same_facts
+from unet_scaling.study import dilation as dilation_module
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, horovod_environment
 from unet_scaling.study.control_groups import (
     ProcessorHierarchy,
@@ -59,9 +60,9 @@ FOURTH = Identity(rank=3, size=14, local_rank=1, launcher="Slurm")
 def slowed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process is a worker of a cluster that runs four times slower."""
     monkeypatch.setenv(DILATION_VARIABLE, "4")
-    clock._factor.cache_clear()
+    dilation_module._factor.cache_clear()
     yield
-    clock._factor.cache_clear()
+    dilation_module._factor.cache_clear()
 
 
 def test_a_machine_at_speed_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +84,7 @@ def test_a_factor_that_slows_nothing_is_refused(value: str, monkeypatch: pytest.
 
 def test_the_clock_runs_slower(slowed: None) -> None:
     before = time.perf_counter()
-    now = clock.clock_seconds()
+    now = dilation_module.clock_seconds()
     assert before / 4 <= now <= time.perf_counter() / 4
 
 

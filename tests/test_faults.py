@@ -19,7 +19,7 @@ from slurm.processes import launch_environment
 from tests.faults import STEPS, Fault, attempt, checkpoints, fault_point, steps_done, trained
 from tests.faulty import PAUSE_SECONDS, SLOW_IMAGE_SECONDS, SLOW_IMAGES
 from tests.wrappers import framework_parameter
-from unet_scaling.group.provenance import speed_variables
+from unet_scaling.group.facts import speed_variables
 from unet_scaling.group.watchdog import blocking, start_watchdog
 from unet_scaling.run.failure import reporting_errors
 from unet_scaling.run.safe_points import STOP_AT_VARIABLE

@@ -14,9 +14,8 @@ from tests.studies import make_point
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure import epoch_meter
 from unet_scaling.measure import phases as product
-from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT, BudgetMeter, Meter, gather_budget
+from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT, BudgetMeter, Meter, StepSample, gather_budget
 from unet_scaling.measure.phases import NO_CLOCK, Clock, HostClock, phase_clock
-from unet_scaling.measure.step_sample import StepSample
 from unet_scaling.run.recorder import Recorder
 from unet_scaling.run.run_folder import RunFolder
 from unet_scaling.study.measurements import PHASE_COLUMNS, LongestStep, Phase

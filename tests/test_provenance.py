@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from unet_scaling.group.provenance import speed_variables
+from unet_scaling.group.facts import speed_variables
 
 FASTER = {
     "NCCL_ALGO": "Ring",
@@ -59,7 +59,7 @@ def test_names_the_variables_that_decide_speed_and_none_of_one_job_or_with_a_sec
 
 
 def test_names_the_mpi_library_without_loading_what_would_start_it() -> None:
-    program = "import sys; from unet_scaling.group.provenance import versions; print(versions()['mpi']); "
+    program = "import sys; from unet_scaling.group.facts import versions; print(versions()['mpi']); "
     done = subprocess.run(
         [sys.executable, "-c", f"{program}print('mpi4py.MPI' in sys.modules)"],
         capture_output=True, text=True, check=True,

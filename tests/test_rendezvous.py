@@ -11,13 +11,13 @@ import pytest
 
 from tests.studies import make_point, make_run
 from tests.test_group import in_threads
-from unet_scaling.group import verification
+from unet_scaling.group import facts as facts_module
+from unet_scaling.group.facts import verify_group
 from unet_scaling.group.group import Group
-from unet_scaling.group.verification import verify_group
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import HorovodKnobs
-from unet_scaling.study.record_checks import shared_devices
+from unet_scaling.study.record import shared_devices
 from unet_scaling.study.record_lines import WorkerFacts
 from unet_scaling.study.study_file import read_config
 
@@ -128,7 +128,7 @@ def test_what_makes_workers_no_group_is_refused_on_all_alike(
 
 def test_the_first_worker_with_another_version_is_named_with_both(monkeypatch: pytest.MonkeyPatch) -> None:
     told = iter([{"torch": "2.13.0", "driver": "1"}, {"torch": "2.13.0"}, {"torch": "2.12.1"}])
-    monkeypatch.setattr(verification, "versions", lambda: next(told))
+    monkeypatch.setattr(facts_module, "versions", lambda: next(told))
     point = make_point(Path("/images"), workers=3)
 
     def verify(own: Group) -> str:

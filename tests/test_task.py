@@ -31,8 +31,7 @@ from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 from unet_scaling.study.record_lines import Scores
 from unet_scaling.study.study_file import read_study
 from unet_scaling.task.file_task import FileTask
-from unet_scaling.task.weights import with_zero_gradients
-from unet_scaling.training import build_model
+from unet_scaling.training import build_model, with_zero_gradients
 from unet_scaling.verify_task import task_facts_of
 
 OPTION = "task.find_unused_parameters"

@@ -34,7 +34,6 @@ from unet_scaling.study.errors import UserError
 from unet_scaling.study.measurements import Phase
 from unet_scaling.study.optional_parts import optional_part
 from unet_scaling.task.task import Task
-from unet_scaling.task.weights import with_zero_gradients
 
 # The reference divides its rate by 2, 4 and 8 from epochs 80, 120 and 150 of 200.
 REFERENCE_STAGES = ((0.40, 2), (0.60, 4), (0.75, 8))
@@ -253,6 +252,33 @@ class Step:
             clock.mark(Phase.FORWARD)
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
+
+
+def with_zero_gradients(loss: Tensor, model: nn.Module) -> Tensor:
+    """Return the loss as it is, from which every trained parameter gets a gradient, if of zeros.
+
+    With a parameter that a pass does not use (`task.find_unused_parameters`) DDP and Horovod have each their
+    own way: so neither meets one. The gradient of a parameter that the loss uses is not changed.
+    """
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    joined: Tensor = _ZeroGradients.apply(loss, *trained)  # type: ignore[no-untyped-call]
+    return joined
+
+
+class _ZeroGradients(torch.autograd.Function):
+    # A term `0 * weight.sum()` would read all weights, and be NaN where one is infinite.
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, *weights: Tensor) -> Tensor:  # noqa: ANN401
+        ctx.weights = [(weight.shape, weight.dtype, weight.device) for weight in weights]
+        return loss.view_as(loss)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401
+        # Each takes the memory of one zero, until it is added or kept.
+        zeros = (
+            torch.zeros((), dtype=dtype, device=device).expand(shape) for shape, dtype, device in ctx.weights
+        )
+        return gradient, *zeros
 
 
 def local_step(model: nn.Module, optimizer: Optimizer, task: Task) -> Step:

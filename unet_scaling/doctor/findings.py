@@ -25,7 +25,7 @@ from unet_scaling.group.horovod_controller import WITHOUT_NCCL
 from unet_scaling.group.identity import LAUNCHERS, LOOPBACK
 from unet_scaling.measure.ping_pong import HostPair
 from unet_scaling.study.files import read_json_with_checksum
-from unet_scaling.study.record_checks import different_versions, shared_devices
+from unet_scaling.study.record import different_versions, shared_devices
 from unet_scaling.study.record_lines import WorkerFacts
 from unet_scaling.study.texts import count
 from unet_scaling.study.validation import StrictModel

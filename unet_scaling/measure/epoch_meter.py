@@ -1,24 +1,35 @@
 """Measure the epochs of a run: their seconds, and with the budget their phases and counters."""
 
+import io
+import os
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch import nn
 
 from unet_scaling.group.group import Group
 from unet_scaling.group.processor_quota import ProcessorQuota
 from unet_scaling.measure.counters import CounterMeter
 from unet_scaling.measure.phases import NO_CLOCK, Clock, Seconds, phase_clock, synchronized_seconds
-from unet_scaling.measure.step_sample import StepSample
 from unet_scaling.study.config import RunConfig
+from unet_scaling.study.dilation import is_dilated
 from unet_scaling.study.measurements import (
     PHASE_COLUMNS,
+    STARTUP_COLUMNS,
     Budget,
     CpuFacts,
     GpuFacts,
     LongestStep,
     Phase,
+    Startup,
 )
+from unet_scaling.study.random_streams import STEP_SAMPLE_STREAM
 
 # Numbers that one collective gathers at most; a longer epoch takes several.
 MOST_GATHERED = 2**20
@@ -26,6 +37,80 @@ MOST_GATHERED = 2**20
 NANOSECOND_DIGITS = 9
 BEGUN_BEFORE = "an earlier attempt began this epoch: the phases of its steps are lost"
 NOT_EVERY_GRADIENT = "not every parameter had one gradient per pass: where sync begins is not known"
+# About 1 MB.
+MOST_SAMPLED_ROWS = 20_000
+
+_Column = npt.NDArray[np.generic]
+
+
+class StepSample:
+    """The phases of single steps for steps.parquet: all of a short run, a uniform sample of a long one.
+
+    One row per epoch, step and worker; seconds. A step is kept with all its workers or not at all. Up to
+    MOST_SAMPLED_ROWS rows every step is kept; beyond, a reservoir (Vitter 1985, algorithm R, seeded) in
+    which each step seen so far has the same chance. Only worker 0 has one.
+    """
+
+    def __init__(self, workers: int, seed: int, most_rows: int = MOST_SAMPLED_ROWS) -> None:
+        self._capacity = max(1, most_rows // workers)
+        self._random = np.random.default_rng([seed, STEP_SAMPLE_STREAM])
+        self._seen = 0
+        self._kept: dict[int, tuple[int, int, Seconds]] = {}
+
+    def add(self, epoch: int, first_step: int, phases: Seconds) -> None:
+        """Add steps of an epoch in their order: seconds [workers, steps, phases]."""
+        for offset in range(phases.shape[1]):
+            self._seen += 1
+            full = self._seen > self._capacity
+            slot = int(self._random.integers(self._seen)) if full else self._seen - 1
+            if slot < self._capacity:
+                self._kept[slot] = (epoch, first_step + offset, phases[:, offset].copy())
+
+    def parquet(self) -> bytes | None:
+        """Return the file's content, sorted by epoch, step and worker; None where no step was added."""
+        if not self._kept:
+            return None
+        # Takes seconds to import, and is needed once, after the last epoch.
+        import pyarrow
+        from pyarrow import parquet
+
+        columns = self._columns()
+        table = pyarrow.table({name: _arrow_array(pyarrow, column) for name, column in columns.items()})
+        facts = {"format": "1", "steps_seen": str(self._seen), "steps_kept": str(len(self._kept))}
+        buffer = io.BytesIO()
+        parquet.write_table(table.replace_schema_metadata(facts), buffer)
+        return buffer.getvalue()
+
+    def _columns(self) -> dict[str, _Column]:
+        kept = sorted(self._kept.values(), key=lambda step: step[:2])
+        phases = np.stack([seconds for _, _, seconds in kept])
+        positions = [(epoch, step) for epoch, step, _ in kept]
+        return _key_columns(positions, workers=phases.shape[1]) | _phase_columns(phases)
+
+
+def _key_columns(positions: Sequence[tuple[int, int]], workers: int) -> dict[str, _Column]:
+    """Return epoch, step and worker of every row, given epoch and step of each step that was kept."""
+    epochs, steps = zip(*positions, strict=True)
+    return {
+        "epoch": np.repeat(np.array(epochs, dtype=np.int32), workers),
+        "step": np.repeat(np.array(steps, dtype=np.int64), workers),
+        "worker": np.tile(np.arange(workers, dtype=np.int32), len(positions)),
+    }
+
+
+def _phase_columns(phases: Seconds) -> dict[str, _Column]:
+    """Return the columns of seconds [steps, workers, phases]; the wire is the same for all workers."""
+    columns: dict[str, _Column] = {
+        name: phases[:, :, phase].ravel() for phase, name in enumerate(PHASE_COLUMNS)
+    }
+    wire = phases[:, :, Phase.SYNC].min(axis=1)
+    return columns | {"wire_seconds": np.repeat(wire, phases.shape[1])}
+
+
+def _arrow_array(pyarrow: ModuleType, column: _Column) -> Any:  # noqa: ANN401, imported late
+    # From buffers: given an array, pyarrow would first import pandas, while all workers wait.
+    arrow_type = pyarrow.from_numpy_dtype(column.dtype)
+    return pyarrow.Array.from_buffers(arrow_type, len(column), [None, pyarrow.py_buffer(column)])
 
 
 @dataclass(frozen=True)
@@ -176,3 +261,47 @@ def _longest_step(phases: Seconds, first: int) -> LongestStep | None:
 def _longer(first: LongestStep | None, second: LongestStep | None) -> LongestStep | None:
     known = [step for step in (first, second) if step is not None]
     return max(known, key=lambda step: step.seconds, default=None)
+
+
+# The kernel knows the start of a process in ticks, some hundredths of a second.
+MILLISECOND_DIGITS = 3
+STAT = Path("/proc/self/stat")
+# Of /proc/self/stat in proc(5), counted from 1: the tick at which the process started.
+START_FIELD = 22
+
+
+class StartupClock:
+    """The ends of the parts of a worker's start, by the names of STARTUP_COLUMNS."""
+
+    def __init__(self, opened: float) -> None:
+        """Start with the moment at which the run folder was read, the first thing after the imports."""
+        age = process_age()
+        self._begun = float("nan") if age is None else time.perf_counter() - age
+        self._ends = {"imports_seconds": opened}
+
+    def mark(self, part: str, moment: float | None = None) -> None:
+        """Let this part end at this moment of the monotonic clock, or now; the next one begins there."""
+        self._ends[part] = time.perf_counter() if moment is None else moment
+
+    def startup(self, group: Group) -> Startup | None:
+        """Return the parts of all workers, alike on all; None where a system does not say when it began.
+
+        Nor of a dilated cluster: there workers start without a quota, at no speed of the emulated machine.
+        """
+        assert tuple(self._ends) == STARTUP_COLUMNS, f"parts {list(self._ends)}, not {STARTUP_COLUMNS}"
+        own = np.diff(np.array([self._begun, *self._ends.values()], dtype=np.float64))
+        parts = group.gather_array(own).clip(min=0).round(MILLISECOND_DIGITS)
+        if is_dilated() or np.isnan(parts).any():
+            return None
+        return Startup.model_validate(dict(zip(STARTUP_COLUMNS, parts.T.tolist(), strict=True)))
+
+
+def process_age() -> float | None:
+    """Return seconds since this process was started; None where the system is not Linux."""
+    try:
+        fields = STAT.read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    # What stands behind the name in brackets begins with the third field.
+    ticks = int(fields[START_FIELD - 3])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from unet_scaling.measure.clock import clock_seconds
+from unet_scaling.study.dilation import clock_seconds
 from unet_scaling.study.measurements import Phase
 
 # Marks of a step: 5 in each forward and backward pass, 4 outside them.

@@ -21,9 +21,8 @@ from torch.optim import Optimizer
 
 from unet_scaling.group.group import Group
 from unet_scaling.measure.counters import CounterMeter
-from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT, gather_budget
+from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT, StepSample, gather_budget
 from unet_scaling.measure.phases import NO_CLOCK, Clock, PhaseClock, phase_clock, synchronized_seconds
-from unet_scaling.measure.step_sample import StepSample
 from unet_scaling.study.measurements import Phase
 from unet_scaling.study.record_lines import Epoch
 

@@ -22,11 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unet_scaling.group import provenance
+from unet_scaling.group.facts import job, own_facts, speed_variables, versions
 from unet_scaling.group.group import Group
 from unet_scaling.group.horovod_controller import horovod_transport
 from unet_scaling.group.identity import Identity, identify
-from unet_scaling.group.verification import own_facts
 from unet_scaling.record.meter import LoopHooks, MarkedModel, ScriptMeter
 from unet_scaling.study import code_version
 from unet_scaling.study.config import PLAIN_NAME, PLAIN_NAME_WORDS
@@ -189,7 +188,7 @@ class Recording:
                 if other[name] != value:
                     found = f"{value!r} on worker 0, {other[name]!r} on worker {worker}"
                     raise UserError(f"{SOURCE}: {name}: found {found}; call it alike on every worker")
-        facts = own_facts(self._group.identity, self._group.device, provenance.speed_variables())
+        facts = own_facts(self._group.identity, self._group.device, speed_variables())
         texts = self._group.gather_strings(facts.model_dump_json())
         return [WorkerFacts.model_validate_json(text) for text in texts]
 
@@ -296,9 +295,9 @@ def script_header(
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit,
         "dirty": dirty,
-        "versions": provenance.versions(),
+        "versions": versions(),
         "transport": transport,
-        "job": provenance.job(),
+        "job": job(),
         "dilation": dilation() if is_dilated() else None,
         "link_rate": link_rate(),
         "workers": workers,

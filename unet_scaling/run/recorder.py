@@ -12,15 +12,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from unet_scaling.data.batches import RunData
-from unet_scaling.group import provenance
+from unet_scaling.group.facts import job, verify_group, versions
 from unet_scaling.group.group import Group
 from unet_scaling.group.processor_quota import enter_quota
 from unet_scaling.group.threads import thread_ids
-from unet_scaling.group.verification import verify_group
 from unet_scaling.measure.compute_recorder import ComputeRecorder
-from unet_scaling.measure.epoch_meter import BudgetMeter, Meter
+from unet_scaling.measure.epoch_meter import BudgetMeter, Meter, StartupClock
 from unet_scaling.measure.network_probe import probe_network
-from unet_scaling.measure.startup import StartupClock
 from unet_scaling.run.checkpoint import (
     EpochSoFar,
     Progress,
@@ -382,9 +380,9 @@ def first_header(
         started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=commit,
         dirty=dirty,
-        versions=provenance.versions(),
+        versions=versions(),
         transport=group.transport,
-        job=provenance.job(),
+        job=job(),
         dilation=dilation() if is_dilated() else None,
         link_rate=link_rate(),
         manifest_sha256=data.manifest_sha256,

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from unet_scaling.group.facts import speed_variables
 from unet_scaling.group.group import Group
-from unet_scaling.group.provenance import speed_variables
 from unet_scaling.group.threads import thread_ids
 from unet_scaling.group.watchdog import start_watchdog
 from unet_scaling.run.failure import abort_after_timeout, abort_worker, reporting_errors

@@ -17,9 +17,8 @@ import torch
 
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import STOP_SIGNALS
-from unet_scaling.measure.clock import clock_seconds
 from unet_scaling.run.checkpoint import EpochSoFar
-from unet_scaling.study.dilation import dilated
+from unet_scaling.study.dilation import clock_seconds, dilated
 from unet_scaling.study.errors import EXIT_DIVERGED, NoSafePointError, StoppedError, UserError
 
 # Short beside the 15 s that SIGTERM leaves, long beside the sum that a visit costs.

@@ -5,6 +5,8 @@ fit on few cores and their proportions stay.
 """
 
 import os
+import time
+from functools import cache
 
 from unet_scaling.study.errors import UserError
 
@@ -42,3 +44,14 @@ def dilated(seconds: float) -> float:
 def link_rate() -> str | None:
     """Return the rate of the links as the emulated machine has it; None where they are not limited."""
     return os.environ.get(LINK_RATE_VARIABLE) or None
+
+
+def clock_seconds() -> float:
+    """Return monotonic seconds, divided by the dilation; only differences mean anything."""
+    return time.perf_counter() / _factor()
+
+
+@cache
+def _factor() -> float:
+    # Read once: the clock is read at every mark of every step.
+    return dilation()

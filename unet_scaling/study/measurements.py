@@ -30,7 +30,7 @@ class Phase(IntEnum):
     REST = 6
 
 
-# Of single steps, beside the record (measure/step_sample.py).
+# Of single steps, beside the record (measure/epoch_meter.py).
 STEPS_NAME = "steps.parquet"
 # Of the record and of that file.
 PHASE_COLUMNS = tuple(f"{phase.name.lower()}_seconds" for phase in Phase)

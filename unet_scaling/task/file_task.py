@@ -22,8 +22,7 @@ from unet_scaling.study.options import Scalar
 from unet_scaling.study.record_lines import Evaluated, Scores
 from unet_scaling.task.functions import TaskFunctions
 from unet_scaling.task.task import Task, require_finite
-from unet_scaling.task.verification import verify_task, without_gradient
-from unet_scaling.task.weights import require_all_trained, require_usable
+from unet_scaling.task.verification import require_all_trained, require_usable, verify_task, without_gradient
 
 
 class FileTask(TaskFunctions, Task):

@@ -6,8 +6,9 @@ measured there; then the workers compare what each of them found.
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves
 
 from unet_scaling.data.order import Indices
 from unet_scaling.data.sample_data import SampleData, sample_sha256
@@ -25,7 +28,6 @@ from unet_scaling.study.record_lines import SCORE_NAME
 from unet_scaling.study.texts import WORDS_OF_LOSSES
 from unet_scaling.task.functions import TaskFunctions
 from unet_scaling.task.task import require_finite
-from unet_scaling.task.weights import backward_nodes, where_kept
 
 # Of the small batches that are tried: halved, they are still more than one sample.
 BATCH_SAMPLES = 4
@@ -271,3 +273,79 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
     finally:
         model.zero_grad()
         model.train(was_training)
+
+
+# What Horovod averages, and what it can give to the other workers.
+AVERAGED = (torch.float32, torch.float64, torch.float16)
+SENT = (*AVERAGED, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+CURE_OF_TYPE = {
+    torch.bool: "keep it as uint8, or register it with persistent=False",
+    torch.bfloat16: "keep it as float32, and set training.precision = 'bf16'",
+    torch.complex64: "keep real and imaginary part as float32",
+    torch.complex128: "keep real and imaginary part as float64",
+}
+
+
+def require_usable(task: TaskFunctions, model: object) -> None:
+    """Raise UserError for a model that has nothing to train, or what no framework gives to all workers."""
+    if not isinstance(model, nn.Module):
+        raise task.mistake("build_model", f"gives {type(model).__name__}; return an nn.Module")
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    if not trained:
+        raise task.mistake("build_model", "no parameter has requires_grad: there is nothing to train")
+    for name, tensor in (trained | model.state_dict(keep_vars=True)).items():
+        fault = _fault(tensor, AVERAGED if name in trained else SENT)
+        if fault:
+            raise task.mistake("build_model", f"{name} {fault}")
+
+
+def _fault(tensor: object, allowed: Sequence[torch.dtype]) -> str:
+    """Return why a tensor cannot be had by all workers, and the cure; empty where it can."""
+    if not isinstance(tensor, Tensor):
+        return f"is {type(tensor).__name__}, and no framework sends it: keep tensors alone in the state"
+    if is_lazy(tensor):
+        return "has no shape yet: pass a sample through the lazy modules in build_model"
+    if tensor.device.type != "cpu":
+        return f"is on the device {tensor.device}: build the model on the CPU; each worker moves it"
+    if tensor.dtype not in allowed:
+        cure = CURE_OF_TYPE.get(tensor.dtype, "keep it as float32")
+        return f"is {str(tensor.dtype).removeprefix('torch.')}, which Horovod does not take: {cure}"
+    if tensor.layout != torch.strided or not tensor.is_contiguous():
+        return "is not contiguous, and Horovod takes no other: assign .contiguous() of it"
+    return ""
+
+
+def require_all_trained(task: TaskFunctions, function: str, model: nn.Module, groups: Iterable[Any]) -> None:
+    """Raise UserError unless groups, as torch's optimizers take them, have each weight that is trained."""
+    chosen = [group["params"] if isinstance(group, dict) else group for group in groups]
+    given = {id(each) for one in chosen for each in ([one] if isinstance(one, Tensor) else one)}
+    trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+    lacking = [name for name, weight in trained if id(weight) not in given]
+    if lacking:
+        cure = "no optimizer would train it; return it, or set requires_grad_(False)"
+        raise task.mistake(function, f"leaves out {some_of(lacking)}: {cure}")
+
+
+def backward_nodes(loss: Tensor) -> Iterator[Any]:
+    """Yield the nodes of the graph through which the backward pass of a loss goes."""
+    seen = set()
+    open_nodes: list[Any] = [loss.grad_fn]
+    while open_nodes:
+        node = open_nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            open_nodes += [following for following, _ in node.next_functions]
+            yield node
+
+
+def where_kept(model: nn.Module, tensor: Tensor) -> str:
+    """Return the attribute of the model that holds a tensor which is no parameter; else its shape."""
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            leaves = [] if name in ("_parameters", "_buffers", "_modules") else tree_leaves(value)
+            for place, leaf in enumerate(leaves):
+                inner = dict(leaf.named_parameters()) if isinstance(leaf, nn.Module) else {"": leaf}
+                found = [f"[{place}].{key}" if key else "" for key, held in inner.items() if held is tensor]
+                if found:
+                    return f"{path}.{name}{found[0]}".lstrip(".")
+    return f"a tensor of shape {list(tensor.shape)}"
