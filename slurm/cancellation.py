@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from slurm.scheduler import Slurm, UnreachableError
-from unet_scaling.study.command_line import PASTED
+from unet_scaling.study.command_line import CALLED
 from unet_scaling.study.errors import EXIT_RESUME, UserError
 from unet_scaling.study.files import write_atomically
 
@@ -22,7 +22,7 @@ class CancelledError(UserError):
 
     def __init__(self, study: Path, left: str = "") -> None:
         super().__init__(
-            f"{left}{study.name} was cancelled meanwhile ({PASTED} cancel {study.name}): nothing more is "
+            f"{left}{study.name} was cancelled meanwhile ({CALLED} cancel {study.name}): nothing more is "
             "submitted; the same command goes on",
             EXIT_RESUME,
         )
@@ -54,7 +54,7 @@ class Cancellation:
                 raise CancelledError(
                     self.study,
                     f"job {job} was queued meanwhile and is still there, since Slurm does not answer now: "
-                    f"{error}; cancel it again: {PASTED} cancel {self.study.name}\n",
+                    f"{error}; cancel it again: {CALLED} cancel {self.study.name}\n",
                 ) from None
             raise
 

@@ -59,7 +59,9 @@ def examine_cluster(cluster: Cluster, workers: int, logs: Path, console: Console
     Raises UserError where Slurm does not take the job, or does not answer. An interrupt cancels the job.
     """
     shape = geometry(cluster, workers)
-    folder = _new_folder(logs)
+    base = logs.resolve() / DOCTOR_FOLDER
+    base.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=base))
     token = f"doctor.{folder.name}"
     places = Places(PROJECT, Path(sys.executable))
     short = {"time": JOB_LIMIT, "stop_seconds": 1, "requeue": False}
@@ -82,12 +84,6 @@ def require_sound_launch(cluster: Cluster, workers: int, logs: Path, console: Co
     for warning in found.findings.warnings:
         console.print(f"doctor: warning: {warning}", markup=False)
     console.print(f"doctor: {verdict(found.reports, workers, found.findings)}", markup=False)
-
-
-def _new_folder(logs: Path) -> Path:
-    base = logs.resolve() / DOCTOR_FOLDER
-    base.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=base))
 
 
 def _wait(slurm: Slurm, token: str, job: str) -> None:

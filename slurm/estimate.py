@@ -92,7 +92,9 @@ class ProbedSpeed:
     source: str
 
 
-def run_probe(study: StudyConfig, cores: int, on_gpus: bool = False) -> ProbedSpeed:
+def run_probe(
+    study: StudyConfig, cores: int, on_gpus: bool = False, seconds: int = PROBE_SECONDS
+) -> ProbedSpeed:
     """Time some steps of the study's first configuration on this machine, in a process of its own.
 
     `on_gpus`: the runs will have GPUs, which this machine may lack; the estimate says so then.
@@ -100,7 +102,7 @@ def run_probe(study: StudyConfig, cores: int, on_gpus: bool = False) -> ProbedSp
     """
     begin = time.monotonic()
     cores = min(cores, len(os.sched_getaffinity(0)))
-    command = [sys.executable, "-m", "unet_scaling.profile.probe", str(PROBE_SECONDS), str(cores)]
+    command = [sys.executable, "-m", "unet_scaling.profile.probe", str(seconds), str(cores)]
     done = subprocess.run(
         command, cwd=PROJECT, input=study.model_dump_json(), capture_output=True, text=True, check=False
     )

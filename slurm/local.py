@@ -34,12 +34,12 @@ from slurm.processes import (
 )
 from slurm.study_folder import StudyFolder
 from unet_scaling.group.identity import CORES_VARIABLE
-from unet_scaling.study.command_line import PASTED
+from unet_scaling.study.command_line import CALLED
 from unet_scaling.study.config import PROGRAMS_FOLDER, RunConfig
 from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_RESUME, UserError
 from unet_scaling.study.files import open_to_append
+from unet_scaling.study.progress import STEPS_VARIABLE
 from unet_scaling.study.record import Record, set_launch_aside
-from unet_scaling.study.record_lines import Evaluation
 from unet_scaling.study.run_state import RecordedRun
 from unet_scaling.study.study_file import OUTPUT_NAME
 from unet_scaling.study.texts import count, score_title
@@ -64,15 +64,18 @@ def launch(
     output: Path,
     cores_each: int | None,
     while_running: WhileRunning | None = None,
+    steps_file: Path | None = None,
 ) -> int:
     """Start workers of `python PROGRAM...`, each on that many cores of its own; return mpiexec's exit code.
 
-    None leaves all cores to all workers. What the workers print is appended to `output`. `while_running` is
-    called about once a second with the process of mpiexec and the command of a worker. Where it raises, all
-    workers are ended at once. Raises UserError where there is no mpiexec, or where it starts no worker.
+    None leaves all cores to all workers. What the workers print is appended to `output`; worker 0 counts its
+    steps in `steps_file`. `while_running` is called about once a second with the process of mpiexec and the
+    command of a worker. Where it raises, all workers are ended at once. Raises UserError where there is no
+    mpiexec, or where it starts no worker.
     """
     worker = [sys.executable, *program]
-    environment = launch_environment() | ({CORES_VARIABLE: str(cores_each)} if cores_each else {})
+    asked = {CORES_VARIABLE: cores_each, STEPS_VARIABLE: steps_file}
+    environment = launch_environment() | {name: str(value) for name, value in asked.items() if value}
     with open_to_append(output) as sink:
         process = subprocess.Popen(
             [mpiexec_program(), "-n", str(workers), *worker], stdin=subprocess.DEVNULL, stdout=sink,
@@ -155,7 +158,7 @@ def run_study(
             repeat_disturbed = False
             force = ()
             block = next_block(block, console)
-    console.print(f"next: {PASTED} report {os.path.relpath(folder.path)}", markup=False)
+    console.print(f"next: {CALLED} report {os.path.relpath(folder.path)}", markup=False)
 
 
 def _run_block(runs: "LocalRuns", repeat_disturbed: bool, force: Collection[str]) -> None:
@@ -197,7 +200,7 @@ class LocalRuns:
         with StudyProgress(self.console, self.known) as progress:
             for number, config in enumerate(configs):
                 self._require_no_request()
-                progress.begin(configs, number, self.folder.run_folder(config))
+                progress.begin(configs, number)
                 self._run(config, progress, again)
         self._require_no_request()
 
@@ -220,7 +223,7 @@ class LocalRuns:
             set_launch_aside(run_folder)
         program = [str(PROGRAMS_FOLDER / config.framework / "train.py"), str(run_folder)]
         look = partial(self._look, progress)
-        launch(program, config.workers, run_folder / OUTPUT_NAME, self.cores_each, look)
+        launch(program, config.workers, run_folder / OUTPUT_NAME, self.cores_each, look, progress.steps_file)
         run = self.folder.recorded(config)
         self.known.learn(run)
         outcome = _outcome(run, time.monotonic() - begin)
@@ -238,7 +241,7 @@ class LocalRuns:
 
     def _require_no_request(self) -> None:
         if self.request.received:
-            again = f"{PASTED} run {shlex.join(sys.argv[1:])}"
+            again = f"{CALLED} run {shlex.join(sys.argv[1:])}"
             raise StudyStoppedError(f"stopped; run the same command to go on: {again}", EXIT_RESUME)
 
 
@@ -252,14 +255,12 @@ def _outcome(run: RecordedRun, seconds: float) -> str:
         f"complete in {seconds:.0f} s",
         f"as {run.config.played_workers} workers" if run.config.is_played else _speed(run.record),
         "emulated" if run.config.is_emulated else "",
-        _score(result) if result else "",
+        f"{score_title(result.score_name)} {score:.3f}"
+        if result and (score := result.score) is not None
+        else "",
         f"disturbed: {disturbed}" if disturbed else "",
     ]
     return ", ".join(filter(None, parts))
-
-
-def _score(result: Evaluation) -> str:
-    return "" if result.score is None else f"{score_title(result.score_name)} {result.score:.3f}"
 
 
 def _speed(record: Record) -> str:

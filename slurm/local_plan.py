@@ -15,7 +15,7 @@ from slurm.states import judged, study_submissions
 from slurm.study_folder import StudyFolder, in_launch_order
 from unet_scaling.data.folder import read_manifest
 from unet_scaling.data.order import count_test_images, require_enough_images
-from unet_scaling.study.command_line import PASTED
+from unet_scaling.study.command_line import CALLED
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.run_state import ACTIVE, RecordedRun, run_state
@@ -159,5 +159,5 @@ def _require_no_jobs(study: Path) -> None:
     if jobs:
         raise UserError(
             f"{study.name}: jobs {named} of this study are queued or running (squeue --me); wait for "
-            f"their end, or cancel them: {PASTED} cancel {study}"
+            f"their end, or cancel them: {CALLED} cancel {study}"
         )

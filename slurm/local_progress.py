@@ -1,11 +1,9 @@
-"""Show how far a study on this machine is: a bar on a terminal, a line per run in a pipe."""
+"""Show how far a study on this machine is: a bar on a terminal, now and then a line in a pipe."""
 
-import json
-import os
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
@@ -14,7 +12,6 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from slurm.estimate import KnownSeconds
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.record import RECORD_NAME
 from unet_scaling.study.texts import duration
 
 COLUMNS = (
@@ -22,47 +19,10 @@ COLUMNS = (
     BarColumn(bar_width=None),
     TextColumn("{task.fields[facts]}", markup=False),
 )
-
-
-class RecordTail:
-    """The epochs of a record that is being written; only what is new is read each time."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: tuple[int, int] | None = None
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        self._offset = 0
-        self.epochs = 0
-        self.seconds = 0.0
-        self.images = 0
-
-    def read(self) -> None:
-        """Add the epochs that were written since; another file of this name begins anew."""
-        with suppress(OSError), self._path.open("rb") as record:
-            facts = os.fstat(record.fileno())
-            if (facts.st_dev, facts.st_ino) != self._file:
-                self._file = facts.st_dev, facts.st_ino
-                self._begin_anew()
-            record.seek(self._offset)
-            for line in record:
-                if not line.endswith(b"\n"):
-                    break
-                self._offset += len(line)
-                self._add(line)
-
-    def _add(self, line: bytes) -> None:
-        with suppress(ValueError, KeyError, TypeError):  # a damaged line is judged when the run is over
-            content = json.loads(line)
-            if content["kind"] == "epoch":
-                self.epochs += 1
-                self.seconds += content["seconds"]
-                self.images += content["images"]
-
-    def seconds_left(self, epochs: int) -> float | None:
-        """Return how long the rest of so many epochs takes at the pace so far; None before the first."""
-        return self.seconds / self.epochs * (epochs - self.epochs) if self.epochs else None
+# Epoch, steps done of it, and all its steps (unet_scaling/study/progress.py).
+STEPS_BYTES = 3 * 8
+# A log has a line of a run that lasts longer, and again after as long.
+PIPE_SECONDS = 10.0
 
 
 class StudyProgress:
@@ -74,6 +34,8 @@ class StudyProgress:
         self._bar = Progress(*COLUMNS, console=console, auto_refresh=False, transient=True, expand=True)
         self._task = self._bar.add_task("", facts="", visible=False)
         self._said: set[str] = set()
+        self._folder = TemporaryDirectory()
+        self.steps_file = Path(self._folder.name) / "steps"
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -85,65 +47,85 @@ class StudyProgress:
     ) -> None:
         if self._bar.live.is_started:  # else rich prints an empty line
             self._bar.stop()
+        self._folder.cleanup()
 
-    def begin(self, configs: Sequence[RunConfig], number: int, run_folder: Path) -> None:
+    def begin(self, configs: Sequence[RunConfig], number: int) -> None:
         """Show that the run of this index begins."""
         self._config = configs[number]
         self._later = configs[number + 1 :]
         self._label = f"[{number + 1}/{len(configs)}] {self._config.run}"
         self._before = number / len(configs)
         self._share = 1 / len(configs)
-        self._began = time.monotonic()
-        self._tail = RecordTail(run_folder / RECORD_NAME)
-        if self._console.is_terminal:
-            self.show()
-        else:
+        self._began = self._shown = time.monotonic()
+        # When a step was first seen to be done, and the last: the number of steps, and the time.
+        self._seen: list[tuple[int, float]] = []
+        self.steps_file.write_bytes(bytes(STEPS_BYTES))
+        self._line_is_open = not self._console.is_terminal
+        if self._line_is_open:
             self._console.print(f"{self._label} ...", end=" ", markup=False)
+        else:
+            self.show()
 
     def show(self) -> None:
-        """Draw the bar again; called about once a second, as each drawing takes time from the workers."""
-        if not self._console.is_terminal:
-            return
-        self._tail.read()
-        epochs = self._config.training.epochs
-        done = self._before + self._share * self._tail.epochs / max(epochs, 1)
-        self._bar.update(
-            self._task, description=self._label, facts=self._facts(), completed=100 * done, visible=True
-        )
-        self._bar.refresh()
+        """Show the state anew; called about once a second, as each drawing takes time from the workers."""
+        epoch, done, steps = memoryview(self.steps_file.read_bytes()).cast("q")
+        now = time.monotonic()
+        taken = epoch * steps + done
+        if taken and (not self._seen or taken > self._seen[-1][0]):
+            self._seen = [*self._seen[:1], (taken, now)]
+        whole = steps * self._config.training.epochs
+        facts = self._facts(epoch, done, steps, whole - taken)
+        if self._console.is_terminal:
+            share = self._before + self._share * (taken / whole if whole else 0.0)
+            self._bar.update(
+                self._task, description=self._label, facts=facts, completed=100 * share, visible=True
+            )
+            self._bar.refresh()
+        elif now - self._shown > PIPE_SECONDS:
+            self._shown = now
+            self._print_line(f"  {facts}")
 
     def say_once(self, text: str) -> None:
         """Print a line the first time that it is asked for."""
         if text not in self._said:
             self._said.add(text)
-            self._console.print(text if self._console.is_terminal else f"\n{text}", markup=False)
+            self._print_line(text)
+
+    def _print_line(self, text: str) -> None:
+        self._console.print(f"\n{text}" if self._line_is_open else text, markup=False)
+        self._line_is_open = False
 
     def end(self, outcome: str) -> None:
         """Print how the run ended, and how long the others will take."""
         goes_on = self._later and not self._said  # what it said once is that it stops
         left = self._known.foreseen(self._later, self._elapsed()) if goes_on else None
         text = f"{outcome}; about {duration(left)} left" if left else outcome
-        prefix = f"{self._label} ... " if self._console.is_terminal else ""
+        prefix = "" if self._line_is_open else f"{self._label} ... "
         self._console.print(prefix + text, markup=False)
 
-    def _facts(self) -> str:
-        """Return epoch, speed and remaining time as text."""
-        parts = [f"epoch {self._tail.epochs}/{self._config.training.epochs}"]
-        if self._tail.seconds:
-            parts.append(f"{self._tail.images / self._tail.seconds:.1f} images/s")
-        left = self._seconds_left()
-        parts.append(f"about {duration(left)} left" if left is not None else "time left not known yet")
+    def _facts(self, epoch: int, done: int, steps: int, steps_left: int) -> str:
+        """Return epoch, step, speed, the time that has passed and that is left as text."""
+        passed = duration(self._elapsed())
+        if not steps:
+            return f"starting for {passed}"
+        training = self._config.training
+        parts = [f"epoch {epoch + 1}/{training.epochs}, step {done}/{steps}"]
+        seconds = None
+        if len(self._seen) > 1:
+            (first, since), (last, until) = self._seen
+            seconds = (until - since) / (last - first)
+            images = self._config.played_workers * training.batch_per_worker * training.accumulate
+            parts.append(f"{images / seconds:.1f} images/s")
+        # Steps do not tell how long the maps take that follow them.
+        own = None if self._config.is_explained or seconds is None else steps_left * seconds
+        if own is None:
+            foreseen = self._known.foreseen([self._config])
+            own = max(0.0, foreseen - self._elapsed()) if foreseen is not None else None
+        parts.append(f"{passed} so far")
+        if own is not None:
+            later = self._known.foreseen(self._later, otherwise=self._elapsed() + own) or 0.0
+            parts.append(f"about {duration(own + later)} left")
         return ", ".join(parts)
-
-    def _seconds_left(self) -> float | None:
-        # Epochs do not tell how long the maps take that follow them.
-        own = None if self._config.is_explained else self._tail.seconds_left(self._config.training.epochs)
-        if own is None:
-            whole = self._known.foreseen([self._config])
-            own = max(0.0, whole - self._elapsed()) if whole is not None else None
-        if own is None:
-            return None
-        return own + (self._known.foreseen(self._later, otherwise=self._elapsed() + own) or 0.0)
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._began

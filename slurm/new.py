@@ -95,7 +95,9 @@ def image_choices(
     choices = [
         Choice("data.folder", _plain_path(folder), about),
         Choice("data.image_height", used_height, halved),
-        Choice("data.image_width", used_width, "likewise; images of other proportions are padded"),
+        Choice(
+            "data.image_width", used_width, "halved as the height; images of other proportions are padded"
+        ),
         Choice("data.channels", 3 if in_colour else 1, "as most of the images are"),
         Choice("data.foreground", manifest.foreground, covered),
         Choice("data.intensity", sample.intensity, f"images use {sample.range}"),

@@ -179,8 +179,8 @@ def _catches(process: int, number: signal.Signals) -> bool:
     return False
 
 
-def say_whether_quiet(console: Console, seconds: float = OBSERVED_SECONDS) -> None:
-    """Watch the cores that this process may use, and print which share of them others use."""
+def say_whether_quiet(console: Console, seconds: float = OBSERVED_SECONDS) -> bool:
+    """Print which share of this process's cores others use; return whether that is small."""
     cores = os.sched_getaffinity(0)
     processes = _processor_seconds()
     busy_before = busy_seconds(cores)
@@ -189,12 +189,12 @@ def say_whether_quiet(console: Console, seconds: float = OBSERVED_SECONDS) -> No
     busy_after = busy_seconds(cores)
     watched = time.monotonic() - begin
     if busy_before is None or busy_after is None:
-        return
+        return True
     share = min(1.0, (busy_after - busy_before) / (len(cores) * watched))
     text = f"{100 * share:.0f} % of {len(cores)} cores used by others"
     if share < DISTURBED_SHARE:
         console.print(f"the machine is quiet: {text}")
-        return
+        return True
     used = [
         ((after - processes.get(pid, (name, 0.0))[1]) / watched, f"{name} (process {pid})")
         for pid, (name, after) in _processor_seconds().items()
@@ -202,8 +202,9 @@ def say_whether_quiet(console: Console, seconds: float = OBSERVED_SECONDS) -> No
     busiest = sorted((each for each in used if each[0] >= DISTURBED_SHARE), reverse=True)
     named = [f"{name} {100 * share:.0f} % of a core" for share, name in busiest[:MOST_NAMED_PROCESSES]]
     who = ", ".join(named) or "none of this machine's processes: its host may be busy"
-    advice = "what is measured now may be disturbed"
+    advice = "what is measured now may be disturbed; run --wait-quiet waits until they are gone"
     console.print(f"the machine is not quiet: {text} ({who}); {advice}", style="yellow", markup=False)
+    return False
 
 
 def _processor_seconds() -> dict[int, tuple[str, float]]:

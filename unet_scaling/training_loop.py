@@ -18,7 +18,7 @@ from unet_scaling.run.training_state import Trained, leaving_no_trace, require_u
 from unet_scaling.run.weights import weights_sha256
 from unet_scaling.study.errors import EXIT_DIVERGED, UserError
 from unet_scaling.study.optional_parts import optional_part
-from unet_scaling.study.progress import progress
+from unet_scaling.study.progress import counted, progress
 from unet_scaling.study.record_lines import Epoch, Evaluated, Evaluation
 from unet_scaling.task.task import Task
 from unet_scaling.training import Step, learning_rate, set_learning_rate
@@ -83,6 +83,8 @@ def _train_steps(
     loss = so_far.loss
     meter.begin(so_far.seconds)
     steps = data.steps(epoch, meter.clock, done)
+    if shown:
+        steps = counted(steps, epoch, done, data.steps_per_epoch)
     for batches in progress(steps, data.steps_per_epoch - done, f"epoch {epoch + 1}", shown):
         loss = loss + step.take(batches, meter.clock)
         meter.clock.next_step()

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm.cluster import TIME_LIMIT_PATTERN, limit_seconds, read_cluster
+from slurm.estimate import KnownSeconds, TimeEstimate, run_probe
+from slurm.local_plan import cores_per_worker
 from slurm.new import (
     LARGEST_BATCH,
     Choice,
@@ -21,7 +23,7 @@ from slurm.new import (
 )
 from slurm.reference import file_kinds
 from unet_scaling.data.folder import NAMES_HELP
-from unet_scaling.study.command_line import PASTED, CommandLine, launch_command
+from unet_scaling.study.command_line import CALLED, CommandLine
 from unet_scaling.study.config import FRAMEWORKS, PLAIN_NAME, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import Criteria
@@ -31,6 +33,8 @@ from unet_scaling.study.validation import counts, positive, setting
 
 # Enough for a first look at speed: one warms up, and three are timed.
 USUAL_EPOCHS = 4
+# Of steps; with starting torch about 10 s of waiting.
+PROBE_SECONDS = 5
 # More workers than that on one machine rarely have a core each to themselves.
 MOST_LOCAL_WORKERS = 8
 _EPILOG = """\
@@ -71,17 +75,18 @@ def main() -> None:
     study_kind, cluster_kind = file_kinds()
     title = f"Study {arguments.name}, by unet-scaling new. More keys: docs/study.md, or unet-scaling explain."
     _write_new(study_path, file_text(study_kind.schema_path, title, what, arguments.into))
-    read_study(study_path)
-    if arguments.task:
-        print(f"{study_path} names your task; verify it first: {PASTED} check {study_path}")
+    study = read_study(study_path)
     if not where:
-        print(f"{study_path} is written; next: {launch_command(str(study_path))} --dry-run")
+        print(f"{study_path} is written: read its reasons, and change what you know better")
+        if not (arguments.task or arguments.no_probe):
+            print(_how_long(study))
+        print(f"next: {CALLED} check {study_path}, then {CALLED} run {study_path}")
         return
     title = f"Where study {arguments.name} runs, by sinfo. More keys: docs/study.md."
     _write_new(cluster_path, file_text(cluster_kind.schema_path, title, where, arguments.into))
     read_cluster(cluster_path)
     print(f"{study_path} and {cluster_path} are written; read them before you submit")
-    print(f"next: {launch_command(str(study_path), str(cluster_path))} --dry-run")
+    print(f"next: {CALLED} submit {study_path} --cluster {cluster_path} --dry-run")
 
 
 def command_line() -> CommandLine:
@@ -103,8 +108,19 @@ def command_line() -> CommandLine:
     add("--account", help="to charge the jobs to")
     add("--time", metavar="LIMIT", help="of one job; default: 02:00:00, or the partition's")
     add("--share-nodes", action="store_true", help="let other jobs use the nodes meanwhile")
+    add("--no-probe", action="store_true", help="do not time training steps for an estimate")
     add("--into", type=Path, default=Path(), metavar="FOLDER", help="default: this folder")
     return parser
+
+
+def _how_long(study: StudyConfig) -> str:
+    """Return how long the study takes on this machine, by some of its training steps."""
+    try:
+        cores = cores_per_worker(study, len(os.sched_getaffinity(0)))
+        estimate = TimeEstimate(KnownSeconds(), run_probe(study, cores, seconds=PROBE_SECONDS))
+    except UserError as error:
+        return f"how long it takes is not known: {error}"
+    return f"{estimate.text(study.configs())}; less with fewer repeats or smaller images"
 
 
 def _require_sound(arguments: argparse.Namespace) -> None:
@@ -144,8 +160,8 @@ def _study(arguments: argparse.Namespace, workers: Sequence[int], why_workers: s
             Choice("criteria.iou_margin", Criteria().iou_margin, "a larger drop of IoU counts as a loss"),
             Choice("criteria.efficiency_floor", floor, "below it, no more workers are advised"),
         ]
-    few = "launches of each point; intervals need at least 3, and narrow with more"
-    timed = "the first is not timed; for the score take as many as it needs"
+    few = "independent launches of each point: at least 3 for an interval, 5 recommended"
+    timed = "enough to time steps (the first warms up); to judge the score, as many as the model needs"
     return [
         Choice("frameworks", list(FRAMEWORKS), "each with every worker count"),
         Choice("workers", list(workers), why_workers),

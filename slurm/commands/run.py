@@ -3,13 +3,17 @@
 import argparse
 import os
 import sys
+import time
 
 from slurm.commands.options import add_launch, add_study, new_console, study_folder
 from slurm.estimate import TimeEstimate, run_probe
 from slurm.local import StudyStoppedError, run_study
 from slurm.local_plan import cores_per_worker, local_plan
+from slurm.processes import say_whether_quiet
 from unet_scaling.study.command_line import CommandLine
 
+# A busy program often ends within minutes; each look takes a second.
+QUIET_POLL_SECONDS = 30
 _EPILOG = """\
 examples
   unet-scaling run slurm/studies/demo.toml --dry-run
@@ -32,6 +36,8 @@ def command_line() -> CommandLine:
     parser = CommandLine("unet-scaling run", __doc__, _EPILOG)
     add_study(parser)
     add_launch(parser)
+    wait = "begin when other programs leave the cores alone"
+    parser.add_argument("--wait-quiet", action="store_true", help=wait)
     return parser
 
 
@@ -47,5 +53,7 @@ def run_on_this_machine(arguments: argparse.Namespace) -> None:
             plan.show(console)
         if plan.wanted:
             console.print(estimate.text(plan.wanted), markup=False)
+    while arguments.wait_quiet and not arguments.dry_run and not say_whether_quiet(console):
+        time.sleep(QUIET_POLL_SECONDS)
     if not arguments.dry_run:
         run_study(folder, console, arguments.repeat_disturbed, arguments.force, arguments.more_repeats)

@@ -16,7 +16,7 @@ from slurm.estimate import run_probe
 from slurm.render import Places
 from slurm.status import REFRESH_SECONDS, StatusRow, show_status, study_rows
 from slurm.submit import LaterError, Submitter
-from unet_scaling.study.command_line import PASTED, CommandLine
+from unet_scaling.study.command_line import CALLED, CommandLine
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.run_state import ACTIVE
@@ -73,7 +73,7 @@ def submit_to_slurm(arguments: argparse.Namespace) -> None:
         submit_and_wait(submitter)
     else:
         submitter.submit()
-        console.print(f"watch it with: {PASTED} status {folder.path.name} --watch")
+        console.print(f"watch it with: {CALLED} status {folder.path.name} --watch")
 
 
 def submit_and_wait(submitter: Submitter) -> None:

@@ -4,6 +4,7 @@ Imported for --help and --version alone, so it needs the standard library only.
 """
 
 import argparse
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +16,12 @@ from unet_scaling.study.texts import did_you_mean
 
 # What the programs are called from; the first word of sys.argv where one of its commands runs.
 COMMAND = "unet-scaling"
-# How hints name it, so that the line can be pasted at the root of the clone.
+# How reports name it, whoever makes them from wherever: the line can be pasted at the root of the clone.
 PASTED = f".venv/bin/{COMMAND}" if IS_CLONE else COMMAND
+# How it was called: a hint on the terminal can be pasted where the user stands.
+CALLED = sys.argv[0] if Path(sys.argv[0]).name == COMMAND else PASTED
+if shutil.which(COMMAND) == CALLED:
+    CALLED = COMMAND
 UNRECOGNIZED = "unrecognized arguments: "
 # Where no study is at hand.
 LAUNCH_HINT = f"{PASTED} run STUDY.toml (on Slurm: submit)"
@@ -24,7 +29,7 @@ LAUNCH_HINT = f"{PASTED} run STUDY.toml (on Slurm: submit)"
 
 def check_command(folder: object) -> str:
     """Return the command that verifies a data folder and writes its manifest."""
-    return f"{PASTED} data check {folder}"
+    return f"{CALLED} data check {folder}"
 
 
 def launch_command(study: str, cluster: str | None = None) -> str:

@@ -1,10 +1,17 @@
-"""Show a progress bar on a terminal; nothing elsewhere, where finished epochs are lines of their own."""
+"""Show progress: a bar on a terminal; to the launcher of a run, the steps that it has done."""
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 from tqdm import tqdm
+
+# The file in which worker 0 counts, where a launcher on the same machine asks for it: its epoch, from 0, the
+# steps done of it, and all its steps, as three integers of eight bytes.
+STEPS_VARIABLE = "UNET_SCALING_STEPS_FILE"
 
 _Item = TypeVar("_Item")
 
@@ -13,3 +20,13 @@ def progress(items: Iterable[_Item], total: int, label: str, shown: bool = True)
     """Yield the items, with a bar on standard error where that is a terminal."""
     hidden = not (shown and sys.stderr.isatty())
     yield from tqdm(items, total=total, desc=label, disable=hidden, leave=False, unit="step")
+
+
+def counted(steps: Iterable[_Item], epoch: int, done: int, total: int) -> Iterator[_Item]:
+    """Yield the steps of an epoch; where the launcher asks for it, count them in memory shared with it."""
+    path = Path(os.environ.get(STEPS_VARIABLE, ""))
+    counts = np.memmap(path, np.int64, "r+", shape=3) if path.is_file() else np.zeros(3, np.int64)
+    counts[:] = epoch, done, total
+    for step in steps:
+        yield step
+        counts[1] += 1
