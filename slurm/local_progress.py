@@ -54,8 +54,7 @@ class StudyProgress:
         self._config = configs[number]
         self._later = configs[number + 1 :]
         self._label = f"[{number + 1}/{len(configs)}] {self._config.run}"
-        self._before = number / len(configs)
-        self._share = 1 / len(configs)
+        self._before, self._all = number, len(configs)
         self._began = self._shown = time.monotonic()
         # When a step was first seen to be done, and the last: the number of steps, and the time.
         self._seen: list[tuple[int, float]] = []
@@ -76,7 +75,7 @@ class StudyProgress:
         whole = steps * self._config.training.epochs
         facts = self._facts(epoch, done, steps, whole - taken)
         if self._console.is_terminal:
-            share = self._before + self._share * (taken / whole if whole else 0.0)
+            share = (self._before + (taken / whole if whole else 0.0)) / self._all
             self._bar.update(
                 self._task, description=self._label, facts=facts, completed=100 * share, visible=True
             )

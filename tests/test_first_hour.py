@@ -29,16 +29,17 @@ def test_a_run_whose_epochs_all_follow_a_start_or_resume_is_measured_again(tmp_p
         assert is_to_be_repeated(run, Console(quiet=True)) == (warm_up > 1)
 
 
-def test_new_writes_nothing_into_the_folder_of_the_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_new_writes_nothing_into_the_folder_of_the_images_and_tells_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They are often somebody else's: the manifest goes beside the study, which runs with it."""
-    folder = make_folder(tmp_path / "data", count=6)
+    folder = make_folder(tmp_path / "data", count=6, height=32, width=32)
     before = sorted(path.name for path in folder.rglob("*"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["unet-scaling new", "mine", "--data", str(folder)])
     new.main()
     assert sorted(path.name for path in folder.rglob("*")) == before
+    assert "20 runs: about " in capsys.readouterr().out
     study = read_study(tmp_path / "mine.toml")
     assert study.configs()[0].data.manifest_path == tmp_path / "mine.manifest.json"
     require_ready(open_study_folder(tmp_path / "logs", study), study.configs())

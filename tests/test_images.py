@@ -334,7 +334,7 @@ def test_new_proposes_what_the_images_need_and_check_refuses_what_they_cannot_ha
         save(tmp_path / "data" / "images" / f"{index}.tif", pixels)
         save(tmp_path / "data" / "masks" / f"{index}_mask.tif", mask)
     asked = ["--data", str(tmp_path / "data"), "--into", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["new", "mine", *asked])
+    monkeypatch.setattr(sys, "argv", ["new", "mine", "--no-probe", *asked])
     new.main()
     study = tmp_path / "mine.toml"
     data = read_study(study).configs()[0].data

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from slurm.local_progress import RecordTail
 from slurm.processes import SAME_REQUEST_SECONDS, descendants, worker_processes
 from slurm.status import study_rows
 from tests.cluster import wait_until
@@ -48,9 +47,8 @@ def training(folder: Path, data: Path) -> Iterator[tuple[subprocess.Popen[str], 
 
 
 def epochs_in(run: Path) -> int:
-    tail = RecordTail(run / "run.jsonl")
-    tail.read()
-    return tail.epochs
+    record = run / "run.jsonl"
+    return record.read_text().count('"kind":"epoch"') if record.exists() else 0
 
 
 def test_ctrl_c_saves_and_names_the_command_to_go_on(tmp_path: Path, images: Path) -> None:

@@ -54,7 +54,7 @@ def on_site(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["unet-scaling new", *words])
+    monkeypatch.setattr(sys, "argv", ["unet-scaling new", *words, "--no-probe"])
     new.main()
 
 

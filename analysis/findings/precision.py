@@ -23,7 +23,7 @@ from analysis.pairs import KEY, PAIR, PointPair, pair_of, paired_runs, point_nam
 from analysis.stats import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import POINT, Study
 from analysis.text import count
-from unet_scaling.study.command_line import CommandLine, launch_command
+from unet_scaling.study.command_line import PASTED, CommandLine
 from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.measurements import STARTUP_COLUMNS
 from unet_scaling.study.repeats import Precision
@@ -146,7 +146,8 @@ def submit_command(study: Study) -> str:
     """Return the command, from the project's folder, that submits the study file of the report."""
     cluster = NO_CLUSTER_FILE if is_of_slurm(study) else None
     file = study_file_name(study)
-    return launch_command(f"logs/{file.removesuffix('.toml')}/report/{file}", cluster)
+    copy = f"logs/{file.removesuffix('.toml')}/report/{file}"
+    return f"{PASTED} submit {copy} --cluster {cluster}" if cluster else f"{PASTED} run {copy}"
 
 
 def is_of_slurm(study: Study) -> bool:

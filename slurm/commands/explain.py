@@ -6,7 +6,6 @@ unet-scaling explain                         all keys
 """
 
 import difflib
-from collections.abc import Iterator
 
 from slurm.reference import FileKind, file_kinds
 from unet_scaling.study.command_line import CommandLine
@@ -54,11 +53,8 @@ def known_words() -> list[str]:
     return sorted((keys | tables) - {""})
 
 
-def _all_keys() -> Iterator[tuple[FileKind, Key]]:
-    for kind in file_kinds():
-        for entries in kind.tables().values():
-            for key in entries:
-                yield kind, key
+def _all_keys() -> list[tuple[FileKind, Key]]:
+    return [(kind, key) for kind in file_kinds() for keys in kind.tables().values() for key in keys]
 
 
 def _entry(kind: FileKind, key: Key) -> str:

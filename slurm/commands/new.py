@@ -34,7 +34,7 @@ from unet_scaling.study.validation import counts, positive, setting
 # Enough for a first look at speed: one warms up, and three are timed.
 USUAL_EPOCHS = 4
 # Of steps; with starting torch about 10 s of waiting.
-PROBE_SECONDS = 5
+QUICK_PROBE_SECONDS = 5
 # More workers than that on one machine rarely have a core each to themselves.
 MOST_LOCAL_WORKERS = 8
 _EPILOG = """\
@@ -117,9 +117,9 @@ def _how_long(study: StudyConfig) -> str:
     """Return how long the study takes on this machine, by some of its training steps."""
     try:
         cores = cores_per_worker(study, len(os.sched_getaffinity(0)))
-        estimate = TimeEstimate(KnownSeconds(), run_probe(study, cores, seconds=PROBE_SECONDS))
+        estimate = TimeEstimate(KnownSeconds(), run_probe(study, cores, seconds=QUICK_PROBE_SECONDS))
     except UserError as error:
-        return f"how long it takes is not known: {error}"
+        return f"how long it takes is not known: {str(error).splitlines()[-1]}"
     return f"{estimate.text(study.configs())}; less with fewer repeats or smaller images"
 
 

@@ -36,8 +36,7 @@ def command_line() -> CommandLine:
     parser = CommandLine("unet-scaling run", __doc__, _EPILOG)
     add_study(parser)
     add_launch(parser)
-    wait = "begin when other programs leave the cores alone"
-    parser.add_argument("--wait-quiet", action="store_true", help=wait)
+    parser.add_argument("--wait-quiet", action="store_true", help="wait until other programs are idle")
     return parser
 
 

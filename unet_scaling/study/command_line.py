@@ -32,13 +32,6 @@ def check_command(folder: object) -> str:
     return f"{CALLED} data check {folder}"
 
 
-def launch_command(study: str, cluster: str | None = None) -> str:
-    """Return the command that runs what is missing of a study, here or, with a cluster file, on Slurm."""
-    if cluster is None:
-        return f"{PASTED} run {study}"
-    return f"{PASTED} submit {study} --cluster {cluster}"
-
-
 class CommandLine(argparse.ArgumentParser):
     """A parser that knows what its program is called, and what its words can be completed to.
 
