@@ -26,10 +26,10 @@ MANY_EPOCHS = 1_000_000
 
 
 @contextmanager
-def training(folder: Path, data: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def training(folder: Path, data: Path, workers: int) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A study of one run that trains, in a session of its own, and its run folder."""
     study = folder / "tiny.toml"
-    study.write_text(TINY_STUDY.format(data=data, workers=[2], epochs=MANY_EPOCHS))
+    study.write_text(TINY_STUDY.format(data=data, workers=[workers], epochs=MANY_EPOCHS))
     command = [sys.executable, "-m", "unet_scaling", "run", str(study), "--logs", str(folder / "logs")]
     process = subprocess.Popen(
         [*command, "--set", "frameworks=['pytorch_native']"], cwd=PROJECT, start_new_session=True,
@@ -37,7 +37,7 @@ def training(folder: Path, data: Path) -> Iterator[tuple[subprocess.Popen[str], 
         # A shell lets what it starts in the background ignore Ctrl-C, and all below that would inherit it.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
-    run = folder / "logs" / "tiny" / "pytorch_native-w02-r1"
+    run = folder / "logs" / "tiny" / f"pytorch_native-w{workers:02}-r1"
     try:
         wait_until(lambda: epochs_in(run) > 1, "two epochs", 180)
         yield process, run
@@ -52,7 +52,7 @@ def epochs_in(run: Path) -> int:
 
 
 def test_ctrl_c_saves_and_names_the_command_to_go_on(tmp_path: Path, images: Path) -> None:
-    with training(tmp_path, images) as (process, run):
+    with training(tmp_path, images, 1) as (process, run):
         (row,) = study_rows(run.parent)
         assert row.state == "running"
         assert row.images_per_second
@@ -74,7 +74,7 @@ def test_ctrl_c_saves_and_names_the_command_to_go_on(tmp_path: Path, images: Pat
 
 
 def test_a_second_ctrl_c_ends_all_workers_at_once(tmp_path: Path, images: Path) -> None:
-    with training(tmp_path, images) as (process, _):
+    with training(tmp_path, images, 2) as (process, _):
         below = descendants(process.pid)
         command = [sys.executable, str(PROJECT / "pytorch_native/train.py"), str(_)]
         workers = worker_processes(process.pid, command)

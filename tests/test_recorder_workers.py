@@ -64,13 +64,14 @@ def test_horovods_wait_for_averages_is_sync_and_a_step_counts_once(tmp_path: Pat
 
 
 @pytest.mark.skipif(not is_installed("lightning"), reason="Lightning is not installed")
-def test_a_callback_records_the_training_of_a_lightning_trainer(tmp_path: Path) -> None:
-    run_torchrun("lightning_script.py", 2, tmp_path)
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.verify)])
+def test_a_callback_records_the_training_of_a_lightning_trainer(workers: int, tmp_path: Path) -> None:
+    run_torchrun("lightning_script.py", workers, tmp_path)
     (found,) = records(tmp_path)
     assert found.complete
     assert found.script is not None
     assert "lightning" in found.script.versions
-    assert [(epoch.images, epoch.steps) for epoch in found.epochs] == [(64, 2)] * 3
+    assert [(epoch.images, epoch.steps) for epoch in found.epochs] == [(64, 4 // workers)] * 3
     assert all(epoch.budget for epoch in found.epochs)
     assert found.end is not None
     assert found.end.scores is not None
