@@ -94,14 +94,6 @@ def test_too_few_images_for_one_step_are_refused_before_training(
         require_enough(images, workers, batch, accumulate)
 
 
-def test_the_refusal_names_the_largest_numbers_that_would_do() -> None:
-    with pytest.raises(UserError) as caught:
-        require_enough(100, workers=16, batch=8, accumulate=1)
-    assert refused(caught, 65, "128 images", "has 100", "at most 12 workers", "batch_per_worker of at most 6")
-    require_enough(100, workers=12, batch=8, accumulate=1)
-    require_enough(100, workers=16, batch=6, accumulate=1)
-
-
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_bytes_become_floats_on_the_device(channels_last: bool) -> None:
     images = torch.arange(2 * 3 * 4 * 5, dtype=torch.uint8).reshape(2, 3, 4, 5)

@@ -8,16 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
+from slurm.local import launch
 from slurm.preflight import is_installed
 from tests.cluster import bring_up
-from tests.studies import launched
+from tests.studies import make_run
 from tests.sweeps import Sweep
 from tests.task_mistakes import HIDDEN, RANK, changed
 from tests.tasks import EXAMPLES, SOMETIMES_UNUSED, example, points_config
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, WRAPPERS
-from unet_scaling.study.errors import EXIT_DIVERGED, EXIT_USAGE
+from unet_scaling.study.errors import EXIT_USAGE
 from unet_scaling.study.record import RECORD_NAME, Record, read_record
 from unet_scaling.study.record_lines import Scores
 from unet_scaling.study.run_state import run_state
@@ -48,27 +48,14 @@ batch_per_worker = 2
 """
 
 
-def require_same_weights(one: Path, other: Path) -> None:
-    own, found = (torch.load(run / "weights.pt", weights_only=True) for run in (one, other))
-    assert all(torch.equal(tensor, found[key]) for key, tensor in own.items()), other
+def learned(record: Record) -> list[object]:
+    return [(each.weights_sha256, each.scores) for each in record.results if isinstance(each, Scores)]
 
 
-def scores_of(record: Record) -> list[dict[str, float | None]]:
-    return [result.scores for result in record.results if isinstance(result, Scores)]
+def test_two_workers_end_alike_as_diverged_or_by_a_mistake_that_is_named(tmp_path: Path) -> None:
+    """One worker alone has a sample whose output is not finite in evaluation; another run no gradient.
 
-
-def test_a_mistake_ends_a_run_of_two_workers_by_name(tmp_path: Path) -> None:
-    """DDP would end with an error of its own in the next step, and Horovod go on."""
-    config = points_config(tmp_path / "task", LATER_UNUSED, framework="horovod", workers=2)
-    code, output = launched(config, tmp_path / "run")
-    assert code == EXIT_USAGE, output
-    assert re.search(r"my_task\.py:\d+: loss: no gradient after a pass for spare.weight, spare.bias", output)
-    assert read_record(tmp_path / "run" / RECORD_NAME).header is not None
-
-
-def test_outputs_that_are_not_finite_in_evaluation_end_a_run_as_diverged(tmp_path: Path) -> None:
-    """On all workers alike, though one of them alone has such a sample; after the verified passes.
-
+    After the verified passes. DDP would end with an error of its own in the next step, and Horovod go on.
     Data sets are made by the first worker of a host, here a slow one, before the others: they may download.
     """
     text = "self.trained = self.trained + self.training\n        factor = torch.nan if not self.training and "
@@ -79,13 +66,21 @@ def test_outputs_that_are_not_finite_in_evaluation_end_a_run_as_diverged(tmp_pat
          "def datasets(options):\n": "def datasets(options):\n    import time\n"
          f"    time.sleep(0 if {RANK} else 0.5)\n    open(__file__ + '.made', 'a').write(str({RANK}))\n"}
     )  # fmt: skip
-    config = points_config(tmp_path / "task", source, framework="horovod", workers=2)
-    code, output = launched(config, tmp_path / "run")
-    assert code == EXIT_DIVERGED, output
-    state = run_state(tmp_path / "run")
+    folders = [
+        make_run(tmp_path / f"r-{name}", points_config(tmp_path / name, task, framework="horovod", workers=2))
+        for name, task in (("infinite", source), ("unused", LATER_UNUSED))
+    ]
+    program = [PROJECT / "tests" / "train_several.py", PROJECT / "horovod" / "train.py", *folders]
+    code = launch([*map(str, program)], 2, tmp_path / "output.log", cores_each=1)
+    diverged, mistaken = folders
+    state = run_state(diverged)
     assert state.state == "diverged"
     assert re.search(r"my_task\.py.*: count: ", state.reason)
-    assert (tmp_path / "task" / "my_task.py.made").read_text() == "01"
+    assert (tmp_path / "infinite" / "my_task.py.made").read_text() == "01"
+    assert code == EXIT_USAGE, "of the last run"
+    said = (mistaken / "output.log").read_text()
+    assert re.search(r"my_task\.py:\d+: loss: no gradient after a pass for spare.weight, spare.bias", said)
+    assert read_record(mistaken / RECORD_NAME).header is not None
 
 
 def command(folder: Path, *words: str) -> str:
@@ -121,8 +116,7 @@ def test_an_example_is_a_whole_study_outside_the_project(name: str, tmp_path: Pa
     for workers in WORKERS:
         native, *others = (f"{each}-w0{workers}-r1" for each in frameworks)
         for other in others:
-            require_same_weights(*(tmp_path / "logs" / "mine" / run for run in (native, other)))
-            assert scores_of(found[native]) == scores_of(found[other])
+            assert learned(found[native]) == learned(found[other])
     command(tmp_path, "report", "logs/mine")
     texts = {path.name: path.read_text() for path in (tmp_path / "logs/mine/report").glob("*.[hcmjst]*")}
     assert not [name for name, text in texts.items() if IOU.search(name) or IOU.search(text)]
@@ -140,7 +134,7 @@ def test_slurm_runs_a_task_beside_its_study(tmp_path: Path) -> None:
         assert sweep.states() == {"complete"}
         found = records(tmp_path / "logs" / "mine")
         assert len(found) == len(FRAMEWORKS) * 2
-        assert scores_of(found["horovod-w02-r1"]) == scores_of(found["pytorch_native-w02-r1"])
+        assert learned(found["horovod-w02-r1"]) == learned(found["pytorch_native-w02-r1"])
         (tmp_path / "my_task.py").write_text(SOMETIMES_UNUSED + "\n")
         refused = sweep.submit("--set", "repeats=2")
     assert (refused.returncode, "task.sha256" in refused.stderr) == (EXIT_USAGE, True)
