@@ -450,13 +450,6 @@ def test_what_cannot_be_reported_is_refused(
         assert not (tmp_path / "report").exists()
 
 
-@pytest.mark.parametrize("arguments", [[], ["logs/a", "--reference", "b"]])
-def test_one_source_is_required(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as error:
-        main(arguments)
-    assert error.value.code == EXIT_USAGE
-
-
 @pytest.fixture
 def watched(tmp_path: Path) -> StudyFolder:
     """A study of one run of each framework; neither has started."""
