@@ -9,6 +9,10 @@ PYTEST_OPTIONS ?=
 # Tests wait for most of their time. All tests of a file run in one process, which makes their fixtures once.
 TEST_PROCESSES ?= 2
 IN_PROCESSES := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+# Files whose tests make reports by the dozen, or wait for processes: some 5 minutes of `make test`.
+LONG := answers asked_and_read attacks compare contradictions damaged_files data_loading evidence facts first_hour \
+	golden_studies interruption more_repeats older_logs outputs overhead pages prediction refusals report \
+	report_of_kinds report_of_maps report_of_played slurm_peer statistics task wheel
 # Nothing else runs beside a comparison of measured times.
 IN_ONE_PROCESS := -n 0
 
@@ -27,9 +31,10 @@ test: ## install what the tests need and run everything but verify
 	@environment/install.sh --tests
 	$(PYTHON) -m pytest -m "not verify and not timing and not soak" $(IN_PROCESSES) --durations=30 $(PYTEST_OPTIONS)
 
-quick: ## the tests that start no training and no cluster
+quick: ## the tests that start no training and no cluster and make few reports
 	@environment/install.sh --tests
-	$(PYTHON) -m pytest -m "not slow and not verify and not timing and not soak" $(IN_PROCESSES) $(PYTEST_OPTIONS)
+	$(PYTHON) -m pytest -m "not slow and not verify and not timing and not soak" $(IN_PROCESSES) \
+		$(LONG:%=--ignore=tests/test_%.py) $(PYTEST_OPTIONS)
 
 verify: ## the long part: comparisons of times, then faults on a virtual cluster, which needs root
 	@environment/install.sh --tests

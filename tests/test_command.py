@@ -63,6 +63,7 @@ def test_help_and_mistakes_import_nothing_large(arguments: list[str]) -> None:
     assert "usage: unet-scaling" in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_recorded_is_read_where_nothing_can_train(tmp_path: Path) -> None:
     write_honest(tmp_path / "study", Honest(workers=(1, 2), repeats=1, has_files=True))
     (tmp_path / "table.csv").write_text("workers,seconds\n1,4\n2,2\n")
