@@ -33,6 +33,7 @@ from slurm.processes import (
     worker_processes,
 )
 from slurm.study_folder import StudyFolder
+from slurm.study_lock import locked
 from unet_scaling.group.identity import CORES_VARIABLE
 from unet_scaling.study.command_line import CALLED
 from unet_scaling.study.config import PROGRAMS_FOLDER, RunConfig
@@ -148,7 +149,7 @@ def run_study(
     """
     cores = len(os.sched_getaffinity(0))
     share = cores_per_worker(folder.study, cores)
-    with folder.locked(), stop_requests() as request:
+    with locked(folder.path), stop_requests() as request:
         asked = note_changed_request(folder, console)
         block: StudyFolder | None = add_repeats(asked, more_repeats, console) if more_repeats else asked
         console.print(f"each worker owns {share} of {cores} cores; output in {folder.path}/*/{OUTPUT_NAME}")

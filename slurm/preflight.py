@@ -22,13 +22,6 @@ FRAMEWORK_PACKAGES: dict[Framework, str] = {
 SALIENCY_PACKAGE = "xaitk-saliency"
 
 
-def check_before_submission(cluster: Cluster, configs: Sequence[RunConfig]) -> None:
-    """Raise UserError for what would fail every run: images, environment, an impossible worker count."""
-    for config in configs:
-        geometry(cluster, config.workers)
-    check_inputs(configs)
-
-
 def check_inputs(configs: Sequence[RunConfig]) -> None:
     """Raise UserError where a framework is not installed, images were never checked (65), or a profile lacks.
 

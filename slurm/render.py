@@ -32,15 +32,6 @@ class Places:
         return self.project if IS_CLONE else PROGRAMS_FOLDER
 
 
-@dataclass(frozen=True)
-class JobStep:
-    """One run inside an allocation, as shell words that are quoted already."""
-
-    folder: str
-    launch: str
-    program: str
-
-
 def job_script(cluster: Cluster, config: RunConfig, run_folder: Path, token: str, places: Places) -> str:
     """Return the script of one run as one job."""
     shape = geometry(cluster, config.workers)
@@ -61,11 +52,11 @@ def allocation_script(
     """
     largest = max(config.workers for config, _ in runs)
     steps = [
-        JobStep(
-            str(_plain(folder)),
-            launch_words(cluster, geometry(cluster, config.workers)),
-            program_words(config, folder, places),
-        )
+        {
+            "folder": str(_plain(folder)),
+            "launch": launch_words(cluster, geometry(cluster, config.workers)),
+            "program": program_words(config, folder, places),
+        }
         for config, folder in runs
     ]
     return _render(

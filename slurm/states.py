@@ -184,16 +184,13 @@ def _too_late(submission: Submission) -> bool:
     return abs(time.time() - submission.asked_at) > LATEST_JOB_SECONDS
 
 
-def study_statuses(
-    configs: Mapping[Path, RunConfig],
-    submissions: Mapping[Path, Submission | None],
-    again: Collection[str] = (),
-) -> Iterator[RunStatus]:
+def study_statuses(configs: Mapping[Path, RunConfig], again: Collection[str] = ()) -> Iterator[RunStatus]:
     """Yield the status of each run by its folder; those in doubt come last.
 
     One by one, as the records of a large study fill the memory. Of runs that are to be made `again`, the job
     is looked up also where their record is complete.
     """
+    submissions = read_submissions(configs)
     runs: dict[Path, RecordedRun] = {}
 
     def read(folder: Path) -> RunState:
@@ -201,7 +198,7 @@ def study_statuses(
         return runs[folder].state
 
     certain = {folder for folder, config in configs.items() if config.run in again}
-    for folder, state, job in judged({folder: submissions[folder] for folder in configs}, read, certain):
+    for folder, state, job in judged(submissions, read, certain):
         yield RunStatus(runs.pop(folder), submissions[folder], state, job)
         runs.clear()
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from slurm.cancellation import mark_cancelled
 from slurm.scheduler import GONE, UNCLEAR, UnreachableError, is_over
-from slurm.states import RunStatus, Submission, judged, read_submissions, study_statuses, study_submissions
+from slurm.states import RunStatus, Submission, judged, study_statuses, study_submissions
 from slurm.study_lock import is_at_work
 from unet_scaling.study.command_line import LAUNCH_HINT
 from unet_scaling.study.errors import UserError
@@ -79,7 +79,7 @@ def study_rows(folder: Path) -> list[StatusRow]:
         raise UserError(f"{folder} holds no runs; {LAUNCH_HINT} makes them")
     study = recorded_study(folder)
     wanted = {config.run for config in (study.configs() if study else configs.values())}
-    statuses = study_statuses(configs, read_submissions(configs))
+    statuses = study_statuses(configs)
     rows = [_row(run, surplus=run.folder.name not in wanted) for run in statuses]
     return sorted(rows, key=lambda row: (row.framework, row.workers, row.run))
 

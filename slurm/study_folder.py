@@ -6,7 +6,6 @@
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -14,7 +13,6 @@ from pathlib import Path
 from rich.console import Console
 
 from slurm.states import judged, read_submission
-from slurm.study_lock import locked
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import write_json_with_checksum
@@ -87,10 +85,6 @@ class StudyFolder:
         for path in list_run_folders(self.path):
             if path.name not in names:
                 yield recorded_run(path, read_config(config_path(path)))
-
-    def locked(self) -> AbstractContextManager[None]:
-        """Keep a second launcher out of this study while the first one works on it."""
-        return locked(self.path)
 
     def require_same(self, configs: Sequence[RunConfig]) -> None:
         """Raise UserError where a run that trained has another configuration than the study gives it."""

@@ -12,11 +12,12 @@ from slurm.cancellation import Cancellation
 from slurm.cluster import Cluster, geometry
 from slurm.estimate import KnownSeconds, ProbedSpeed, TimeEstimate, cluster_cost, require_within
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
-from slurm.preflight import check_before_submission, refused_shapes, unverified_inputs
+from slurm.preflight import check_inputs, refused_shapes, unverified_inputs
 from slurm.render import Places, allocation_script, job_script
 from slurm.scheduler import LimitError, RejectedError, UnreachableError
 from slurm.states import RunStatus, new_token, read_submissions, study_statuses, write_submission
 from slurm.study_folder import StudyFolder, in_launch_order, open_study_folder
+from slurm.study_lock import locked
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_RESUME, EXIT_USAGE, UserError
 from unet_scaling.study.optional_parts import optional_part
@@ -77,7 +78,7 @@ class Submitter:
         Raises at the end LaterError where runs wait, or UserError where all others were refused, naming them;
         CancelledError at once where the study is cancelled meanwhile.
         """
-        with self.folder.locked():
+        with locked(self.folder.path):
             return replace(self, folder=self._with_more_repeats(), more_repeats=0)._submit_missing()
 
     def _with_more_repeats(self) -> StudyFolder:
@@ -113,7 +114,7 @@ class Submitter:
         again = [config.run for config in configs] if self.repeat_disturbed else self.force
         wanted = []
         in_queue = 0
-        for run in study_statuses(by_folder, read_submissions(by_folder), again):
+        for run in study_statuses(by_folder, again):
             in_queue += run.state.state in ACTIVE
             if run.submission and run.submission.status != "queued" and run.job and run.job.job:
                 found = {"status": "queued", "job": run.job.job}
@@ -149,7 +150,9 @@ class Submitter:
     def _prepare_launch(self, wanted: Sequence[RunStatus]) -> None:
         """Verify what runs need, and end what jobs of theirs could still come to be."""
         configs = [run.run.config for run in wanted]
-        check_before_submission(self.cluster, configs)
+        for config in configs:
+            geometry(self.cluster, config.workers)
+        check_inputs(configs)
         self._require_affordable(configs)
         if self.cluster.doctor and not self._has_had_jobs():
             with optional_part("doctor = true"):

@@ -12,7 +12,7 @@ PAGE = (PROJECT / "docs" / "architecture.md").read_text()
 ROWS = re.findall(r"^\| `([\w/]+\.py)` \| (.+) \|$", PAGE, flags=re.MULTILINE)
 NAME = re.compile(r"`([A-Za-z_]+(?:\.[a-z_]+)?)`")
 # Backticked on the page, and no names of the file in whose row they stand.
-FILES_AND_KEYS = {"run.jsonl", "compute.json", "summary.csv", "left_out.csv", "_low", "_high", "RunConfig"}
+FILES_AND_KEYS = {"run.jsonl", "summary.csv", "data.loading", "RunConfig"}
 
 
 def defined_in(file: str) -> set[str]:

@@ -26,6 +26,7 @@ from slurm.scheduler import LimitError, Printed, Slurm, UnreachableError
 from slurm.states import read_submission
 from slurm.status import cancel_study, show_status, status_table, study_rows
 from slurm.study_folder import StudyFolder
+from slurm.study_lock import locked
 from slurm.submit import Submitter
 from tests.cluster import wait_until
 from tests.peer_slurm import CLUSTER, TIMED, Clock, PeerSlurm
@@ -289,7 +290,7 @@ def test_where_the_file_system_has_no_locks_a_file_keeps_a_second_terminal_out(
     monkeypatch.setattr("slurm.study_lock.fcntl.flock", no_locks)
     claim = submitter.folder.path / ".claim"
     with (
-        submitter.folder.locked(),
+        locked(submitter.folder.path),
         pytest.raises(UserError, match=rf"process {os.getpid()} on .*{claim}"),
     ):
         submitter.submit()
@@ -299,7 +300,7 @@ def test_where_the_file_system_has_no_locks_a_file_keeps_a_second_terminal_out(
 
 
 def test_a_submission_refuses_while_local_workers_are_alive(submitter: Submitter, site: Site) -> None:
-    with submitter.folder.locked():
+    with locked(submitter.folder.path):
         worker = subprocess.Popen(["sleep", "300"], close_fds=False)
     try:
         with pytest.raises(UserError, match=rf"{worker.pid} \(sleep\)"):

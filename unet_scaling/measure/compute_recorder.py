@@ -98,9 +98,6 @@ class ComputeRecorder(Clock):
             self._unread.append(self._step)
             self._step = _Step(self._now())
 
-    def pause(self) -> None:
-        self._clock.pause()
-
     def resume(self, now: float) -> None:
         self._clock.resume(now)
         self._step = _Step(self._now())

@@ -138,7 +138,6 @@ class Meter:
     def pause(self) -> float:
         """Stop the clock between two steps; return the seconds of this worker so far."""
         self._seconds += synchronized_seconds(self.group.device) - self._began
-        self.clock.pause()
         return self._seconds
 
     def resume(self) -> None:

@@ -33,11 +33,8 @@ class Clock:
     def next_step(self) -> None:
         """End a step."""
 
-    def pause(self) -> None:
-        """Stop between two steps: the time until `resume` is no part of the epoch."""
-
     def resume(self, now: float) -> None:
-        """Begin the next step at this moment of the monotonic clock."""
+        """Begin the next step at this moment of the monotonic clock; the time before counts for none."""
 
 
 NO_CLOCK = Clock()
@@ -75,9 +72,6 @@ class PhaseClock(Clock, ABC):
     def next_step(self) -> None:
         self.mark(Phase.REST)
         self._step += 1
-
-    def pause(self) -> None:
-        """Do nothing: `next_step` has marked the end of the step before."""
 
     @abstractmethod
     def resume(self, now: float) -> None: ...

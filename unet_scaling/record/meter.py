@@ -167,7 +167,6 @@ class ScriptMeter:
     def pause(self) -> None:
         """Stop the clock between two batches, as for an evaluation."""
         self._seconds += synchronized_seconds(self._group.device) - self._began
-        self._clock.pause()
 
     def resume(self) -> None:
         """Continue the clock of this worker."""

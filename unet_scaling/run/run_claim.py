@@ -15,8 +15,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from unet_scaling.group.identity import job_id
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import PRIVATE, read_json_with_checksum, write_json_with_checksum
@@ -204,7 +202,7 @@ def _read_owner(path: Path) -> Owner | None:
     """Return who claims the folder; none where that cannot be read, or not yet."""
     try:
         return Owner.model_validate(read_json_with_checksum(path))
-    except (OSError, ValueError, ValidationError):
+    except (OSError, ValueError):
         return None
 
 

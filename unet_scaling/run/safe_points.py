@@ -26,6 +26,9 @@ SECONDS_APART = 5.0
 # No step is so short; it keeps a first visit without steps from dividing by zero.
 POSITIVE_STEP_SECONDS = 1e-9
 STOP_AT_VARIABLE = "UNET_SCALING_STOP_AT"
+"""Seconds since 1970 at which to stop, some minutes before the job ends; set by the job script."""
+# Safe points are some 5 s apart; Slurm kills 30 s after SIGTERM.
+GRACE_SECONDS = 15.0
 
 
 class Interruption:
@@ -179,11 +182,6 @@ class SafePoints:
         self._steps_apart = max(1, int(SECONDS_APART / max(step_seconds, POSITIVE_STEP_SECONDS)))
         self._steps = 0
         self._visited_at = clock_seconds()
-
-
-"""Seconds since 1970 at which to stop, some minutes before the job ends; set by the job script."""
-# Safe points are some 5 s apart; Slurm kills 30 s after SIGTERM.
-GRACE_SECONDS = 15.0
 
 
 def _monotonic_deadline(seconds_since_1970: str) -> float:

@@ -24,7 +24,11 @@ MOST_MESSAGE_CHARACTERS = 200
 
 def weights_sha256(model: nn.Module) -> str:
     """Return the SHA-256 over names, types, shapes and values of all parameters and buffers."""
-    return _digest(model.state_dict())
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
@@ -74,11 +78,3 @@ def one_line(error: Exception) -> str:
     """Return the beginning of what a library said, or the name of its error where it said nothing."""
     text = " ".join(str(error).split())
     return text[:MOST_MESSAGE_CHARACTERS] if text else type(error).__name__
-
-
-def _digest(state: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in sorted(state.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

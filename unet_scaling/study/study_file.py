@@ -75,10 +75,10 @@ def _require_valid(content: dict[str, Any], source: str) -> None:
     """Raise UserError that lists every fault of a study file, in its tables of options too."""
     built_in = not task_file(content)
     faults = [*_until_as_key(content), *_unset_variables(content), *_of_built_in_task(content)]
-    known = content if built_in else _without_built_in(content)
+    other = (SET_BY_REPEATS,) if built_in else (SET_BY_REPEATS, "data", *BUILT_IN_TABLES)
     model = study_file_model(built_in)
     try:
-        model.model_validate({key: known[key] for key in known if key != SET_BY_REPEATS})
+        model.model_validate({key: value for key, value in content.items() if key not in other})
     except ValidationError as error:
         faults = fault_lines(model, error) + faults
     if faults:
@@ -196,10 +196,6 @@ def _of_built_in_task(content: dict[str, Any]) -> Iterator[str]:
                     f"{table}.{key}: is for the built-in U-Net, but task.file names a task of its own; "
                     f"remove it, or hand it to the task as task.options.{key}"
                 )
-
-
-def _without_built_in(content: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in content.items() if key not in ("data", *BUILT_IN_TABLES)}
 
 
 def _with_task_file(content: dict[str, Any], source: Path) -> dict[str, Any]:
