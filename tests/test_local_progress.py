@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-import slurm.local_progress
 from slurm.estimate import KnownSeconds, recorded_seconds
 from slurm.local_progress import StudyProgress
 from tests.records import write_record
@@ -31,9 +30,7 @@ def train(monkeypatch: pytest.MonkeyPatch, file: Path, epoch: int, steps: int, o
     list(islice(counted(range(of), epoch, 0, of), steps + 1))
 
 
-def test_a_terminal_shows_step_speed_and_time_from_the_first_steps_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_terminal_shows_step_speed_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
     points = some_points(2)
     text = io.StringIO()
     clock = iter(range(0, 10_000, 10))
@@ -50,13 +47,10 @@ def test_a_terminal_shows_step_speed_and_time_from_the_first_steps_on(
         r"epoch 2/4, step 3/5, ([\d.]+) images/s, \d+ s so far, about \d+ min left", text.getvalue()
     )
     assert said
-    # Two steps of a batch each, in four looks at the clock.
     assert float(said.group(1)) == pytest.approx(2 * points[0].training.batch_per_worker / 40, abs=0.1)
 
 
-def test_a_pipe_gets_one_line_per_run_and_more_of_a_long_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipe_gets_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = some_points(3)
     (tmp_path / points[0].run).mkdir()
     write_record(tmp_path / points[0].run, points[0])
@@ -71,7 +65,7 @@ def test_a_pipe_gets_one_line_per_run_and_more_of_a_long_one(
         progress.show()
         progress.end("complete in 3 s")
         progress.begin(points, 2)
-        monkeypatch.setattr(slurm.local_progress, "PIPE_SECONDS", 0.0)
+        monkeypatch.setattr("slurm.local_progress.PIPE_SECONDS", 0.0)
         train(monkeypatch, progress.steps_file, 0, 2, 5)
         progress.show()
         progress.end("complete in 4 s")

@@ -125,6 +125,12 @@ def test_the_example_reports_need_nothing_else() -> None:
         assert not re.search(r'href="(?!#|data:|https://)', page), f"{path.name} names a file beside it"
 
 
+def test_the_tutorial_shows_the_same_answer_as_the_readme() -> None:
+    blocks = FENCED.findall((PROJECT / "docs" / "tutorial.md").read_text())
+    (shown,) = (block for _, block in blocks if block.startswith("Do not scale out"))
+    assert [line for line in shown.splitlines() if line != "  ..." and line not in TEXT] == []
+
+
 @pytest.mark.slow
 def test_an_example_report_holds_the_answer_of_its_records() -> None:
     report = make_report(load_study(evidence("published_gap_controller")))
@@ -143,9 +149,9 @@ def test_shows_the_twins_as_they_are() -> None:
 
 
 def test_every_link_into_the_project_leads_somewhere() -> None:
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", TEXT) if "://" not in link]
-    assert links
-    assert [link for link in links if not (PROJECT / link).exists()] == []
+    links = {page: re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()) for page in PAGES}
+    assert links[README]
+    assert [link for page in PAGES for link in links[page] if not (page.parent / link).exists()] == []
 
 
 def test_every_make_command_it_names_exists() -> None:

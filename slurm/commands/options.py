@@ -9,7 +9,7 @@ from rich.console import Console
 from slurm.estimate import PROBE_SECONDS
 from slurm.preflight import require_known, require_throughput
 from slurm.study_folder import StudyFolder, logs_folder, open_study_folder
-from unet_scaling.study.command_line import CommandLine
+from unet_scaling.study.command_line import CALLED, CommandLine
 from unet_scaling.study.console import CleanConsole
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.study_file import STUDY_NAME, read_study
@@ -82,8 +82,9 @@ def submitted_study(arguments: argparse.Namespace) -> Path:
     if folder is None:
         known = sorted(path.parent.name for path in arguments.logs.glob(f"*/{STUDY_NAME}"))
         names = ", ".join(known[:MOST_STUDIES_SHOWN]) or "none"
-        hint = did_you_mean(arguments.study, known) or f"there is {names}"
-        raise UserError(f"{arguments.study} is no study in {arguments.logs}: {hint}".rstrip())
+        hint = did_you_mean(arguments.study, known) or f"studies there: {names}"
+        cure = f"{CALLED} run {arguments.study}.toml begins one"
+        raise UserError(f"{arguments.study} has no runs in {arguments.logs}; {hint.strip()}; {cure}")
     return folder
 
 

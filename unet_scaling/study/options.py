@@ -74,14 +74,14 @@ class Data(StrictModel):
     channels: Literal[1, 3] = Field(1, description="1 converts to grey, 3 to colour")
     foreground: str = Field(
         "nonzero",
-        description="mask values: 'nonzero', some such as '255' or '1,2', or '>127'",
+        description="mask values that count as foreground: 'nonzero', '255', '1,2', or '>127'",
         examples=["255"],
     )
     intensity: Literal["dtype", "image"] = Field(
         "dtype", description="scale pixels by the range of their type, or of each image"
     )
     test_share: float = Field(0.2, gt=0, lt=1, description="share of the images kept for evaluation")
-    split_seed: Seed = Field(42, description="seed of the split, the same for all repeats")
+    split_seed: Seed = Field(42, description="seed that draws the test images, the same for all repeats")
     passes_per_epoch: Count = Field(
         1, description="times each training image is seen in an epoch", examples=[2]
     )
@@ -132,7 +132,7 @@ class Model(StrictModel):
     """The U-Net's shape; 8 and 5 give the reference network."""
 
     width: Count = Field(8, description="channels of the first level, doubled at each further one")
-    depth: int = Field(5, ge=1, le=MOST_LEVELS, description="levels")
+    depth: int = Field(5, ge=1, le=MOST_LEVELS, description="levels of the U-Net")
     batch_norm: Literal["local", "sync", "off"] = Field(
         "local", description="batch statistics over the images of a worker, of the group, or none"
     )
@@ -150,7 +150,7 @@ class Training(StrictModel):
         None, description="train as so many workers, for IoU and not speed; default: workers", examples=[14]
     )
     learning_rate: float = Field(
-        1e-3, ge=LOWEST_RATE, le=HIGHEST_RATE, description="of one worker, before scaling"
+        1e-3, ge=LOWEST_RATE, le=HIGHEST_RATE, description="learning rate of one worker"
     )
     rate_scaling: Literal["linear", "square_root", "none"] = Field(
         "linear", description="how the learning rate grows with the number of workers"

@@ -5,6 +5,7 @@ Imported on login nodes: needs pydantic, but neither torch nor pandas.
 
 import argparse
 import json
+import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -52,6 +53,10 @@ def _text_of(path: Path) -> str:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
 
 
+# As in "2,repeats=1": meant for two keys.
+ANOTHER_SETTING = re.compile(r",\s*[a-z_.]+=")
+
+
 def setting(text: str) -> tuple[str, object]:
     """Return `training.epochs=3` as ("training.epochs", 3): the value is TOML, or else a plain text."""
     key, equals, value = text.partition("=")
@@ -60,6 +65,8 @@ def setting(text: str) -> tuple[str, object]:
     try:
         return key, tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):
+        if ANOTHER_SETTING.search(value):
+            raise argparse.ArgumentTypeError(f"{text!r}: repeat --set for each key") from None
         return key, tomllib.loads(f"value = {json.dumps(value)}")["value"]
 
 
