@@ -70,7 +70,7 @@ def require_throughput(study: StudyConfig) -> None:
 
 def require_known(study: StudyConfig, runs: Sequence[str]) -> None:
     """Raise UserError for a name given to --force that is no run of the study."""
-    known = [config.run for config in study.configs()] if runs else []
+    known = study.run_names() if runs else []
     for run in runs:
         if run not in known:
             near = difflib.get_close_matches(run, known, n=3, cutoff=0) or known[:3]

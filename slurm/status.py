@@ -78,7 +78,7 @@ def study_rows(folder: Path) -> list[StatusRow]:
     if not configs:
         raise UserError(f"{folder} holds no runs; {LAUNCH_HINT} makes them")
     study = recorded_study(folder)
-    wanted = {config.run for config in (study.configs() if study else configs.values())}
+    wanted = set(study.run_names()) if study else {config.run for config in configs.values()}
     statuses = study_statuses(configs)
     rows = [_row(run, surplus=run.folder.name not in wanted) for run in statuses]
     return sorted(rows, key=lambda row: (row.framework, row.workers, row.run))

@@ -22,6 +22,7 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_RESUME, EXIT_USAGE, UserError
 from unet_scaling.study.optional_parts import optional_part
 from unet_scaling.study.run_state import ACTIVE, SUBMITTABLE
+from unet_scaling.study.texts import clean
 
 DRY_RUN_TOKEN = "dry-run"  # noqa: S105, the name of a job
 
@@ -68,7 +69,7 @@ class Submitter:
                 self._show(self.folder.run_folder(config), self._job_script(config, DRY_RUN_TOKEN))
         for sentence in unverified_inputs(configs):
             self._print(f"not verified: {sentence}")
-        self._require_affordable(configs)
+        self._require_affordable(configs, configs)
 
     def submit(self) -> int:
         """Submit every run that is missing, failed or resumable; return how many runs were submitted.
@@ -153,7 +154,7 @@ class Submitter:
         for config in configs:
             geometry(self.cluster, config.workers)
         check_inputs(configs)
-        self._require_affordable(configs)
+        self._require_affordable(configs, self.folder.study.configs())
         if self.cluster.doctor and not self._has_had_jobs():
             with optional_part("doctor = true"):
                 from slurm.doctor import require_sound_launch
@@ -169,13 +170,13 @@ class Submitter:
 
     def _has_had_jobs(self) -> bool:
         """Tell whether any run of the study was queued before."""
-        folders = [self.folder.run_folder(config) for config in self.folder.study.configs()]
+        folders = [self.folder.path / run for run in self.folder.study.run_names()]
         return any(found and found.attempts for found in read_submissions(folders).values())
 
-    def _require_affordable(self, configs: Sequence[RunConfig]) -> None:
-        """Print what these runs cost; raise UserError where that may be more than the budget."""
+    def _require_affordable(self, configs: Sequence[RunConfig], every: Sequence[RunConfig]) -> None:
+        """Print what these of all runs cost; raise UserError where that may be more than the budget."""
         known = KnownSeconds()
-        for run in self.folder.all_recorded(self.folder.study.configs()):
+        for run in self.folder.all_recorded(every):
             known.learn(run)
         cost = cluster_cost(self.cluster, configs, self.one_allocation, TimeEstimate(known, self.probe))
         self._print(cost.text)
@@ -235,7 +236,8 @@ class Submitter:
         return allocation_script(self.cluster, runs, folder.resolve(), token, self.places)
 
     def _show(self, folder: Path, script: str) -> None:
-        self._print(f"# ---- {folder / SCRIPT_NAME}\n{script}")
+        # Not wrapped or coloured by the console, which takes most of the time of 10,000 scripts.
+        print("\n".join(map(clean, f"# ---- {folder / SCRIPT_NAME}\n{script}".split("\n"))))
 
     def _print(self, text: str) -> None:
         self.console.print(text, markup=False)

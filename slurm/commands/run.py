@@ -45,8 +45,8 @@ def run_on_this_machine(arguments: argparse.Namespace) -> None:
     console = new_console()
     folder = study_folder(arguments, console)
     if arguments.dry_run or arguments.probe:
-        plan = local_plan(folder, console, arguments.repeat_disturbed, arguments.force)
         cores = cores_per_worker(folder.study, len(os.sched_getaffinity(0)))
+        plan = local_plan(folder, console, arguments.repeat_disturbed, arguments.force)
         estimate = TimeEstimate(plan.known, run_probe(folder.study, cores) if arguments.probe else None)
         if arguments.dry_run:
             plan.show(console)

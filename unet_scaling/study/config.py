@@ -300,20 +300,28 @@ class StudyConfig(StrictModel):
         self._require_few(source)
         configs = []
         faults = []
-        for repeat in range(1, self.repeats + 1):
-            for framework, workers in itertools.product(self.frameworks, self.workers):
-                axes = self._axes(framework)
-                for values in itertools.product(*axes.values()):
-                    options = dict(zip(axes, values, strict=True))
-                    try:
-                        configs.append(self._config(framework, workers, repeat, options, source))
-                    except UserError as error:
-                        faults.append(str(error))
+        for launch in self._launches():
+            try:
+                configs.append(self._config(*launch, source))
+            except UserError as error:
+                faults.append(str(error))
         if faults:
             raise UserError("\n".join(dict.fromkeys(faults)))
         if len({config.run for config in configs}) != len(configs):
             raise UserError(f"{source}: two runs have the same name; an axis names a value twice")
         return configs
+
+    def run_names(self) -> list[str]:
+        """Return the names of all runs, in the order of their configurations."""
+        return [_run_name(*launch, "study") for launch in self._launches()]
+
+    def _launches(self) -> Iterator[tuple[Framework, int, int, Options]]:
+        """Yield framework, workers, repeat and options of each run."""
+        for repeat in range(1, self.repeats + 1):
+            for framework, workers in itertools.product(self.frameworks, self.workers):
+                axes = self._axes(framework)
+                for values in itertools.product(*axes.values()):
+                    yield framework, workers, repeat, dict(zip(axes, values, strict=True))
 
     def _require_few(self, source: str) -> None:
         """Raise UserError where the product of the axes is more runs than anyone wants."""
