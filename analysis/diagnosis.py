@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import special  # type: ignore[import-untyped]
 
 from analysis.budget import (
     CONTENDED,
@@ -197,7 +197,7 @@ class PointFacts:
                 return False
             outside = (1 - CONFIDENCE) / 2
             freedom = min(self.launches, self.alone.launches) - 1
-            low = overhead - (overhead - low) * stats.t.isf(outside, freedom) / stats.norm.isf(outside)
+            low = overhead - (overhead - low) * special.stdtrit(freedom, outside) / special.ndtri(outside)
         return bool(overhead - explained >= REPORTED_OVERHEAD and not low - explained < LEAST_SHOWN_OVERHEAD)
 
     def is_not_for_cores(self, part: str, explained: float = 0.0) -> bool:

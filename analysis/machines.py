@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import special  # type: ignore[import-untyped]
 
 from analysis.facts import hosts
 from analysis.pairs import (
@@ -218,7 +218,7 @@ def check_order(subject: Checked) -> Check:
         repeats = _timed(both)
         begin = [row["begin"] for arm in zip(*repeats, strict=True) for row in arm]
         if len(repeats) > 1 and len({*begin}) > 1:
-            native, other = stats.rankdata(begin).reshape(2, -1)
+            native, other = pd.Series(begin).rank().to_numpy().reshape(2, -1)
             together = [_together(*each) for each in repeats]
             known[pair] = float(np.median(np.where(together, 0.0, native - other))), len(repeats)
     if one_sided := subject.known_of_one(known_starts):
@@ -248,7 +248,8 @@ def check_first(subject: Checked) -> Check:
     first = sum(native < other for native, other in in_turn)
     pairs = count(len(in_turn), "pair")
     most, who = max((first, name), (len(in_turn) - first, other_name))
-    if stats.binomtest(most, len(in_turn)).pvalue < CHANCE_OF_ORDER_SHARE:
+    # By the two-sided sign test.
+    if 2 * special.bdtrc(most - 1, len(in_turn), 0.5) < CHANCE_OF_ORDER_SHARE:
         ordered = f"{who} came first in {most} of {pairs} of runs of one repeat"
         return no(f"{ordered}: what the first of two leaves to the second would look like a difference")
     return yes(f"{name} came first in {first} of {pairs}")

@@ -14,7 +14,7 @@ from itertools import product
 
 import numpy as np
 import pandas as pd
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import special  # type: ignore[import-untyped]
 
 from analysis.arrays import Array
 from analysis.findings.answer import COST_TITLE, Answer
@@ -362,7 +362,7 @@ def _mean(scores: Array) -> tuple[float, float, float]:
     reach = NAN
     if len(scores) > 1:
         error = np.std(scores, ddof=1) / np.sqrt(len(scores))
-        reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(scores) - 1) * error)
+        reach = float(special.stdtrit(len(scores) - 1, (1 + CONFIDENCE) / 2) * error)
     low, high = np.clip([mean - reach, mean + reach], 0, 1)
     return mean, float(low), float(high)
 

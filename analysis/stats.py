@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats  # type: ignore[import-untyped]
+
+# Not scipy.stats: to import it takes longer than a small report does.
+from scipy import special  # type: ignore[import-untyped]
 
 from analysis.arrays import Array, Integers
 from analysis.study import NAN, POINT, Study
@@ -46,7 +48,7 @@ _FEWEST_BLOCKS = 2
 REALISATIONS = 20
 # The usual convention for the chance to find a difference that is there (Cohen 1988).
 POWER = 0.8
-NORMAL_QUANTILES = float(stats.norm.ppf((1 + CONFIDENCE) / 2) + stats.norm.ppf(POWER))
+NORMAL_QUANTILES = float(special.ndtri((1 + CONFIDENCE) / 2) + special.ndtri(POWER))
 
 Interval = tuple[float, float]
 UNKNOWN_INTERVAL: Interval = (NAN, NAN)
@@ -70,8 +72,10 @@ def share_interval(some: int, of: int) -> Interval:
     """Return the exact interval of a share, that of Clopper and Pearson (1934); unknown of none."""
     if not of:
         return UNKNOWN_INTERVAL
-    interval = stats.binomtest(some, of).proportion_ci(CONFIDENCE, method="exact")
-    return float(interval.low), float(interval.high)
+    outside = (1 - CONFIDENCE) / 2
+    low = special.betaincinv(some, of - some + 1, outside) if some else 0.0
+    high = special.betaincinv(some + 1, of - some, 1 - outside) if some < of else 1.0
+    return float(low), float(high)
 
 
 def median_intervals(samples: Sequence[Array], possible: Interval = ANY) -> list[Interval]:
@@ -339,7 +343,7 @@ def corrected(
     names = ("low", "high", "centre", "error", "freedom")
     low, high, centre, error, freedom = (tests[name].to_numpy(dtype=np.float64) for name in names)
     with np.errstate(divide="ignore", invalid="ignore"):
-        probability = np.where(centre == 0, 1.0, 2 * stats.t.sf(np.abs(centre) / error, freedom))
+        probability = np.where(centre == 0, 1.0, 2 * special.stdtr(freedom, -np.abs(centre) / error))
     probability[np.isnan(low)] = NAN
     families = tests.groupby(list(family), sort=False).indices.values() if family else [np.arange(len(tests))]
     found = np.full((3, len(tests)), NAN)
@@ -347,7 +351,7 @@ def corrected(
         known = members[np.isfinite(probability[members])]
         found[:, known] = holm(probability[known], significance)
     own_significance, adjusted, comparisons = found
-    reach = stats.t.isf(own_significance / 2, freedom) * error
+    reach = -special.stdtrit(freedom, own_significance / 2) * error
     ends = {"low": np.minimum(low, centre - reach), "high": np.maximum(high, centre + reach)}
     return pd.DataFrame(ends | {"p_adjusted": adjusted, "comparisons": comparisons})
 

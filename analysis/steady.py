@@ -4,13 +4,12 @@ Both only warn: no run is left out. A warning needs a change that is significant
 that matters. Rules and measured false-alarm rates: docs/statistics.md.
 """
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 import numpy as np
 import pandas as pd
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import special  # type: ignore[import-untyped]
 
 from analysis.arrays import Array, Integers
 from analysis.stats import RESAMPLING_SEED, epoch_blocks, launches_of, timed
@@ -76,13 +75,16 @@ def _trend(pace: Array) -> tuple[Array, Array]:
     blocks = pace.shape[-1]
     earlier, later = np.triu_indices(blocks, k=1)
     slope = np.median((pace[:, later] - pace[:, earlier]) / (later - earlier), axis=-1)
-    ranks = stats.rankdata(pace, axis=-1)
-    time = np.broadcast_to(np.arange(1.0, blocks + 1), ranks.shape)
-    with warnings.catch_warnings():
-        # A run whose epochs all last equally long has no trend; its undefined probability becomes 1.
-        warnings.simplefilter("ignore", stats.ConstantInputWarning)
-        probability = stats.pearsonr(ranks, time, axis=-1).pvalue
-    return np.expm1(slope * (blocks - 1)), np.nan_to_num(probability, nan=1.0)
+    middle = (blocks + 1) / 2
+    ranks, time = (
+        pd.DataFrame(pace).rank(axis="columns").to_numpy() - middle,
+        np.arange(1, blocks + 1) - middle,
+    )
+    size = np.sqrt((ranks**2).sum(axis=-1) * (time**2).sum())
+    # A run whose epochs all last equally long has no trend: its correlation is 0.
+    correlation = np.divide(np.abs(ranks @ time), size, out=np.zeros(len(pace)), where=size > 0)
+    half = blocks / 2 - 1
+    return np.expm1(slope * (blocks - 1)), 2 * special.betainc(half, half, (1 - correlation) / 2)
 
 
 def _change_point(pace: Array) -> tuple[Array, Integers, Array]:
@@ -100,7 +102,7 @@ def _change_point(pace: Array) -> tuple[Array, Integers, Array]:
     noise = np.abs(np.diff(pace, axis=-1)).mean(axis=-1) * np.sqrt(np.pi) / 2
     scaled = sums.max(axis=-1) / np.sqrt(blocks)
     ratio = np.divide(scaled, noise, out=np.zeros(len(pace)), where=noise > 0)
-    return np.expm1(medians[1] - medians[0]), change, stats.kstwobign.sf(ratio)
+    return np.expm1(medians[1] - medians[0]), change, special.kolmogorov(ratio)
 
 
 def _size(table: pd.DataFrame, change: str) -> "pd.Series[float]":

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import pandas as pd
-from scipy import stats  # type: ignore[import-untyped]
 
 from analysis.pairs import (
     Check,
@@ -99,6 +98,11 @@ def _chosen(names: tuple[str, str], arms: list[pd.DataFrame]) -> str:
     quiet = [int(arm["quiet_replaced"].sum()) for arm in arms]
     again = [int((arm["replaced"] > 0).sum()) for arm in arms]
     once = [int((arm["fate"] == IS_READ).sum()) - number for arm, number in zip(arms, again, strict=True)]
+    if not any(again):
+        return ""
+    # Only now: few studies need it, and it takes long to import.
+    from scipy import stats  # type: ignore[import-untyped]
+
     if quiet[0] == quiet[1] and stats.fisher_exact([again, once]).pvalue >= FIXED_SIGNIFICANCE:
         return ""
     both = [
