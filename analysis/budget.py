@@ -37,7 +37,7 @@ from analysis.contrast import paired_logarithms
 from analysis.pairs import PAIR, paired_runs
 from analysis.points import NO_BASELINE, NONE, baseline_rows
 from analysis.stats import NOT_NEGATIVE, Launches, add_bounded, bounds, launches_of, median_intervals, timed
-from analysis.study import COMPARED, NAMES, NAN, POINT, Study
+from analysis.study import COMPARED, ENDS, NAMES, NAN, POINT, Study, bounded
 from analysis.text import count, percent
 from unet_scaling.study.config import Framework, RunConfig
 from unet_scaling.study.record_lines import Header
@@ -58,13 +58,9 @@ _MEASURED = ("wire_seconds", "floor_seconds", "latency_seconds", "bytes_per_seco
 _OF_HOSTS = "hosts_floor_seconds"
 
 
-def _bounded(*names: str) -> list[str]:
-    return [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
-
-
-_BUDGET_COLUMNS = [*POINT, "repeats", *_bounded("deviation", *PARTS, CONTENDED), "rest_of_step"]
-_DIFFERENCE_COLUMNS = [*PAIR, "pairs", *_bounded("difference", *PARTS)]
-_NETWORK_COLUMNS = [*POINT, "repeats", "gradient_bytes", *_bounded(*_MEASURED), _OF_HOSTS]
+_BUDGET_COLUMNS = [*POINT, "repeats", *bounded("deviation", *PARTS, CONTENDED), "rest_of_step"]
+_DIFFERENCE_COLUMNS = [*PAIR, "pairs", *bounded("difference", *PARTS)]
+_NETWORK_COLUMNS = [*POINT, "repeats", "gradient_bytes", *bounded(*_MEASURED), _OF_HOSTS]
 
 
 @dataclass(frozen=True)
@@ -119,7 +115,7 @@ def run_shares(study: Study) -> pd.DataFrame:
 def _unequal_seconds(study: Study, runs: pd.DataFrame) -> "pd.Series[float]":
     """Return 0 seconds, or NaN where the images do not prove it."""
     zero = pd.Series(0.0, index=runs.index)
-    if study.is_of_scripts:  # without equal work, the recorder writes no budget
+    if not study.headers:  # of scripts, which write no budget without equal work
         return zero
     expected = []
     for run, steps in runs["steps"].items():
@@ -220,7 +216,7 @@ def difference_table(study: Study, comparisons: pd.DataFrame) -> pd.DataFrame:
     launches = launches_of(pairs, PAIR)
     table = pairs.groupby(launches.point)[PAIR].first().assign(pairs=launches.sizes)
     compared = table[PAIR].merge(comparisons, on=PAIR, how="left")
-    for end in ("", "_low", "_high"):
+    for end in ENDS:
         table[f"difference{end}"] = compared[f"ratio{end}"].to_numpy(dtype=np.float64) - 1
     of_native, drawn_native = shares_of(launches, native[:, kept])
     of_horovod, drawn_horovod = shares_of(launches, horovod[:, kept])

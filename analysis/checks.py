@@ -67,7 +67,6 @@ from analysis.pairs import (
     withhold_claims,
     yes,
 )
-from analysis.restriction import NOTHING_LEARNED
 from analysis.stats import FEWEST_REPEATS, kept_though_disturbed
 from analysis.study import COMPARED, NAN, POINT, Study
 from analysis.text import Row, clean, count, first_of, repeats_text
@@ -113,7 +112,7 @@ def fairness_checks(study: Study) -> list[Check]:
     """
     of_headers = [entry for entry in ENTRIES if entry.needs_headers]
     of_tables = [entry for entry in ENTRIES if not entry.needs_headers]
-    if study.is_of_scripts:
+    if not study.kind.compares:
         unproven = "runs are of scripts, whose model, data, batches, learning rate and score are not recorded"
         scripts = subject_of(study)
         return [
@@ -262,8 +261,8 @@ def _proven(fact: Fact, headers: Mapping[str, Header]) -> list[str]:
 
 def check_evaluated(subject: Checked) -> Check:
     """Check that every run evaluated the same test images, all of them once; emulated ones evaluate none."""
-    if subject.study.is_emulated:
-        return yes(NOTHING_LEARNED)
+    if subject.study.kind.unlearned:
+        return yes(subject.study.kind.unlearned)
     for what, counts in (("pixels", COUNTS), ("pixels of foreground", FOREGROUND_COUNTS)):
         for runs in grouped(subject.runs, ["options"]).values():
             results = [subject.evaluations[run["run"]] for run in runs if run["run"] in subject.evaluations]
@@ -349,7 +348,7 @@ def check_training(subject: Checked) -> Check:
     compared = f"in {exact} of {count(len(pairs), 'pair')} of runs"
     bounded = ", losses within rounding in the others" if exact < len(pairs) else ""
     learned = f"losses, weights and counts are equal to the last bit {compared}{bounded}"
-    trained = NOTHING_LEARNED if subject.study.is_emulated else learned
+    trained = subject.study.kind.unlearned or learned
     return yes(f"{trained}; learning rates are equal in every epoch")
 
 

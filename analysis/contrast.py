@@ -27,14 +27,13 @@ from analysis.stats import (
     repeats_needed,
     timed,
 )
-from analysis.study import COMPARED, NAMES, NAN, POINT, Study
+from analysis.study import COMPARED, NAMES, NAN, POINT, Study, bounded
 from analysis.text import Row
 
 TABLE_SAYS_NO = "the fairness table says no to: "
-_RATIO = ["ratio", "ratio_low", "ratio_high"]
 _RATIO_COLUMNS = [
-    *KEY, "pairs", *_RATIO, "confidence", "coverage", "p_adjusted", "comparisons", "ratio_of_medians",
-    "outcome", "doubts", "repeats_needed",
+    *KEY, "pairs", *bounded("ratio"), "confidence", "coverage", "p_adjusted", "comparisons",
+    "ratio_of_medians", "outcome", "doubts", "repeats_needed",
 ]  # fmt: skip
 NATIVE_FASTER = "native DDP faster"
 HOROVOD_FASTER = "Horovod faster"
@@ -55,11 +54,10 @@ SAME_RATIO = 0.01
 # step, and other processes took no more than that of one framework alone.
 NEGLIGIBLE_SHARE = 0.01
 COSTS_NOTHING = f"within {NEGLIGIBLE_SHARE:.0%}"
-_DIFFERENCE = ["difference", "difference_low", "difference_high"]
 _WRAPPER_COLUMNS = [
-    "framework", "options", "native_knobs", "knobs", "workers", "pairs", *_RATIO, "confidence", "coverage",
-    "p_adjusted", "comparisons", "outcome", "doubts", "step_ms", "cost_ms", "cost_ms_low", "cost_ms_high",
-    "costs", "same_weights", *_DIFFERENCE, "equal_within_margin",
+    "framework", "options", "native_knobs", "knobs", "workers", "pairs", *bounded("ratio"), "confidence",
+    "coverage", "p_adjusted", "comparisons", "outcome", "doubts", "step_ms", *bounded("cost_ms"), "costs",
+    "same_weights", *bounded("difference"), "equal_within_margin",
 ]  # fmt: skip
 
 
@@ -212,13 +210,13 @@ def each_against_native(study: Study, arms: pd.DataFrame, arms_iou: pd.DataFrame
     """
     if not study.wrappers:
         return pd.DataFrame(columns=_WRAPPER_COLUMNS)
-    table = arms.merge(arms_iou[[*KEY, *_DIFFERENCE, "equal_within_margin"]], on=KEY, how="left")
+    table = arms.merge(arms_iou[[*KEY, *bounded("difference"), "equal_within_margin"]], on=KEY, how="left")
     medians = timed(study).runs.groupby(POINT, sort=False)[["step_seconds", "busy_share"]].median()
     both = side_by_side(medians.reset_index(), ["options", "workers"])
     table = table.merge(both, on=KEY, how="left")
     table = table.merge(_same_weights(study), on=KEY, how="left").fillna({"same_weights": ""})
     table["step_ms"] = 1000 * table["step_seconds_native"]
-    for ratio, cost in zip(_RATIO, ("cost_ms", "cost_ms_low", "cost_ms_high"), strict=True):
+    for ratio, cost in zip(bounded("ratio"), bounded("cost_ms"), strict=True):
         table[cost] = table["step_ms"] * (table[ratio] - 1)
     table["costs"] = np.where(_is_negligible(table), COSTS_NOTHING, "not shown")
     table["outcome"] = [

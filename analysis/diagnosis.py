@@ -29,7 +29,7 @@ from analysis.budget import (
 )
 from analysis.facts import is_sharing, share_cores
 from analysis.stats import CONFIDENCE, SHARE, bounds, launches_of, timed
-from analysis.study import NAN, POINT, SERIES, Study
+from analysis.study import ENDS, NAN, POINT, SERIES, Study
 from analysis.words import lines
 from unet_scaling.study.config import Framework
 from unet_scaling.study.disturbance import DISTURBED_SHARE
@@ -268,7 +268,7 @@ def point_facts(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> It
         for number in dict.fromkeys((by_workers[0], by_workers[-1])):
             of_point = {
                 f"{part}{end}": float(values[place, number])
-                for end, values in zip(("", "_low", "_high"), (medians, *ends), strict=True)
+                for end, values in zip(ENDS, (medians, *ends), strict=True)
                 for place, part in enumerate(PARTS)
             }
             alone = facts if facts is not None and facts.header.config.workers == 1 else None

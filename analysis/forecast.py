@@ -19,17 +19,13 @@ from analysis.beside import (
 from analysis.predict import Series, StepTime, all_series
 from analysis.restriction import restriction_words
 from analysis.stats import CONFIDENCE, median_intervals, share_interval, timed
-from analysis.study import NAN, POINT, SERIES, Names, Study
+from analysis.study import FORECAST_COLUMNS, NAN, POINT, SERIES, Names, Study, bounded
 from analysis.text import count, listed, number, number_with_interval, percent
 from unet_scaling.study.code_version import commit
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
-_FORECAST = [
-    *POINT, "file", "written_utc", "model", "weight", "held_out", "unscored",
-    "predicted", "predicted_low", "predicted_high", "linear", "linear_low", "linear_high",
-]  # fmt: skip
 SCORED_COLUMNS = (
-    *_FORECAST,
+    *FORECAST_COLUMNS,
     "measured", "error", "linear_error", "inside", "interval_score", "linear_interval_score", "counted",
 )  # fmt: skip
 
@@ -40,7 +36,7 @@ def predict_study(folder: Path, study: Study, workers: Sequence[int]) -> Predict
     Raises UserError where the runs are of scripts, where a count is measured, and where no series has the
     counts that a model needs.
     """
-    if study.is_of_scripts:
+    if not study.kind.compares:
         kind = restriction_words(study)
         raise UserError(f"{study.name} is {kind}: nothing is predicted from it", EXIT_BAD_DATA)
     measured = sorted({int(each) for each in study.runs["workers"]})
@@ -124,18 +120,10 @@ def score_table(study: Study) -> pd.DataFrame:
     an interval, of too few launches on 1 worker, is a number that is held to be sure.
     """
     medians = timed(study).runs.groupby(POINT, sort=False)[study.throughput].median().rename("measured")
-    table = study.forecasts[_FORECAST].merge(medians.reset_index(), on=POINT, how="left")
+    table = study.forecasts[list(FORECAST_COLUMNS)].merge(medians.reset_index(), on=POINT, how="left")
     is_fair = table["unscored"] == ""
     table["measured"] = table["measured"].where(is_fair)
-    columns = (
-        "measured",
-        "predicted",
-        "predicted_low",
-        "predicted_high",
-        "linear",
-        "linear_low",
-        "linear_high",
-    )
+    columns = ("measured", *bounded("predicted", "linear"))
     measured, predicted, low, high, linear, *ends = (_numbers(table, name) for name in columns)
     linear_low, linear_high = (np.where(np.isnan(end), linear, end) for end in ends)
     inside = np.where((low <= measured) & (measured <= high), "yes", "no")

@@ -31,8 +31,8 @@ from analysis.stats import (
     launches_of,
     median_intervals,
 )
-from analysis.study import COMPARED, NAMES, NAN, POINT, Study
-from analysis.text import Row, bracketed, count, number, with_interval
+from analysis.study import COMPARED, NAMES, NAN, POINT, Study, bounded
+from analysis.text import bracketed, count
 from unet_scaling.study.config import Framework
 
 MarginAnswer = Literal["yes", "no", "not shown"]
@@ -41,13 +41,12 @@ COUNTS = ["true_positive", "false_positive", "false_negative", "true_negative"]
 # A constant prediction is to training what the placebo is to a drug: no margin may give away more than this
 # share of what was gained over it. A score that is 0.1 above the constant keeps the usual margin of 0.01.
 MARGIN_SHARE = 0.1
-_DIFFERENCE_COLUMNS = ["difference", "difference_low", "difference_high"]
 _IOU_COLUMNS = [
-    *POINT, "seeds", "test_images", "iou", "iou_low", "iou_high", *_DIFFERENCE_COLUMNS, "pairs", "diverged",
+    *POINT, "seeds", "test_images", *bounded("iou", "difference"), "pairs", "diverged",
     "constant_iou", "learned", "margin", "non_inferior", "why",
 ]  # fmt: skip
-_BETWEEN_COLUMNS = [*KEY, "pairs", *_DIFFERENCE_COLUMNS, "margin", "equal_within_margin", "why"]
-TASK_SCORE_COLUMNS = [*POINT, "score", "judged", "seeds", "value", "value_low", "value_high"]
+_BETWEEN_COLUMNS = [*KEY, "pairs", *bounded("difference"), "margin", "equal_within_margin", "why"]
+TASK_SCORE_COLUMNS = [*POINT, "score", "judged", "seeds", *bounded("value")]
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ class Difference:
         """The columns of every table that has the difference."""
         low, high = self.interval
         values = (self.median, low, high)
-        return {"pairs": self.pairs, **dict(zip(_DIFFERENCE_COLUMNS, values, strict=True))}
+        return {"pairs": self.pairs, **dict(zip(bounded("difference"), values, strict=True))}
 
 
 @dataclass(frozen=True)
@@ -303,16 +302,6 @@ def differences_of(pairs: Sequence[tuple[PointSeeds, PointSeeds] | None]) -> lis
         Difference(len(values), float(np.median(values)) if len(values) else NAN, interval)
         for values, interval in zip(samples, intervals, strict=True)
     ]
-
-
-def not_learned_words(row: Row, title: str) -> str:
-    """Return that 1 worker learned nothing, from its row of the table of IoU; empty where it learned."""
-    if row["learned"] != "no":
-        return ""
-    nothing = row["iou"] <= row["constant_iou"] + row["margin"]
-    found = "nothing was learned" if nothing else "it is not shown that anything was learned"
-    score = f"{title} {with_interval(row, 'iou', '.3f')} on 1 worker"
-    return f"{found}: {score}, a constant prediction scores {number(row['constant_iou'], '.3f')}"
 
 
 def reasons(study: Study, point: PointSeeds, test: MarginTest) -> Iterator[str]:

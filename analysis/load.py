@@ -36,7 +36,6 @@ from analysis.records import (
     stacked_columns,
     why_unusable,
 )
-from analysis.restriction import NOTHING_LEARNED
 from analysis.score import Score
 from analysis.scripts import beside_others, script_study, split_scripts
 from analysis.study import (
@@ -314,8 +313,7 @@ def _study(
         saliency={run.name: run.saliency for run in runs if run.saliency},
         **tables,
     )
-    # Emulated runs learn nothing.
-    return replace(study, iou_scope=NOTHING_LEARNED) if study.is_emulated else study
+    return replace(study, iou_scope=study.kind.unlearned or study.iou_scope)
 
 
 def _run_table(runs: Sequence[CompleteRun], axes: Sequence[str]) -> pd.DataFrame:

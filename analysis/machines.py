@@ -276,7 +276,7 @@ def check_alone(subject: Checked) -> Check:
     """
     study = subject.study
     if not study.headers:
-        return not_known("the records of scripts do not say" if study.is_of_scripts else WITHOUT_RECORD)
+        return not_known(study.kind.no_headers)
     own = {row["run"] for row in subject.runs}
     clashes = [clash for clash in subject.clashes if own & {*clash[:2]}]
     if clashes:

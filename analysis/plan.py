@@ -16,14 +16,13 @@ from analysis.options import OPERATIONAL, flat_options
 from analysis.points import target_of
 from analysis.predict import UNSEEN_LINK, Series, StepTime, all_series
 from analysis.stats import NOT_NEGATIVE, UNKNOWN_INTERVAL, median_intervals
-from analysis.study import NAN, POINT, SECONDS_PER_HOUR, SERIES, Study
+from analysis.study import NAN, POINT, SECONDS_PER_HOUR, SERIES, Study, bounded
 from unet_scaling.study.record_lines import Header
 
-_ENDS = ("", "_low", "_high")
-_BOUNDED = ("epochs_to_target", "seconds_per_epoch", "seconds_to_target", "worker_hours_to_target")
 PLAN_COLUMNS = [
     *POINT, "target_iou", "runs", "runs_to_target",
-    *(f"{name}{end}" for name in _BOUNDED for end in _ENDS), "speed", "why",
+    *bounded("epochs_to_target", "seconds_per_epoch", "seconds_to_target", "worker_hours_to_target"),
+    "speed", "why",
 ]  # fmt: skip
 ONLY_AT_THE_END = "known only after training: set training.evaluate_every to see when it is reached"
 NO_SPEED = "no real run of these data, model and batch gives the speed"
@@ -66,7 +65,7 @@ class RealSpeeds:
         for key in alike:
             row = self.measured.get((*key, workers))
             if row is not None:
-                return KnownSpeed([row[f"images_per_second{end}"] for end in _ENDS], "measured", "")
+                return KnownSpeed([row[name] for name in bounded("images_per_second")], "measured", "")
         for key in alike:
             if key in self.series:
                 return self._predicted(self.series[key], workers)

@@ -22,27 +22,25 @@ from analysis.iou import (
     diverged_seeds,
     evaluated,
     judged_points,
-    not_learned_words,
     reasons,
     seeds_of,
 )
 from analysis.plan import plan_table
-from analysis.stats import FEWEST_REPEATS
-from analysis.study import NAN, POINT, SERIES, Names, Study
-from analysis.text import Row, bracketed, count, first_of, listed, series_name, with_interval
+from analysis.study import NAMES, NAN, POINT, SERIES, Study, bounded
+from analysis.text import Row, count, first_of, listed, series_name
+from analysis.words import lines
 
 RunKind = Literal["real", "played"]
 # From what a recommendation stops at to what it goes on with.
 LossVerdict = Literal["diverges", "loss", "undecided", "no loss", "baseline"]
 PLAYED_COLUMNS = [
-    *POINT, "kind", "seeds", "test_images", "iou", "iou_low", "iou_high", "difference", "difference_low",
-    "difference_high", "pairs", "diverged", "constant_iou", "learned", "margin", "verdict", "best", "why",
+    *POINT, "kind", "seeds", "test_images", *bounded("iou", "difference"), "pairs", "diverged",
+    "constant_iou", "learned", "margin", "verdict", "best", "why",
 ]  # fmt: skip
 VERDICTS: Mapping[MarginAnswer, LossVerdict] = {"yes": "no loss", "no": "loss", "not shown": "undecided"}
 # Medians that differ by less are one value that was summed in another order.
 SAME_IOU = 1e-9
-_DIGITS = ".3f"
-# What is behind the first counts that fail says little more, and more names of options would hide the first.
+# What is behind the first counts that fail says little more.
 _MOST_NAMED = 3
 
 
@@ -146,7 +144,8 @@ class KeptIou:
     `counts` are rows of `played_table`. Where played and real runs have a number of workers, it is that of
     the worse verdict; but one that is undecided does not count where the other has more seeds in common with
     1 worker. `baseline_diverged` counts runs on 1 worker; `kinds` are those of its runs, "played" or "real".
-    `not_learned` is the row of 1 worker where that learned no more than a constant prediction.
+    `not_learned` is the row of 1 worker where that learned no more than a constant prediction; `series_name`
+    the framework with its knobs.
     """
 
     options: str
@@ -166,7 +165,7 @@ class KeptIou:
     @property
     def workers(self) -> int:
         """The largest number of workers that keeps the IoU, as do all smaller ones; 1 where none is shown."""
-        return int(self.shown[-1]["workers"]) if self.shown else 1
+        return int(self.last["workers"]) if self.shown else 1
 
     @property
     def beyond(self) -> list[Row]:
@@ -178,9 +177,14 @@ class KeptIou:
         """Whether a number above 1 is shown to keep the IoU, or the smallest one not to."""
         return bool(self.shown) or bool(self.counts and self.counts[0]["verdict"] in ("loss", "diverges"))
 
-    def name(self, names: Names) -> str:
-        """Return the framework with its knobs."""
-        return series_name({"framework": self.framework, "knobs": self.knobs}, names)
+    @property
+    def last(self) -> Row:
+        """The row of that number."""
+        return self.shown[-1]
+
+    @property
+    def series_name(self) -> str:
+        return series_name({"framework": self.framework, "knobs": self.knobs}, NAMES)
 
 
 def kept_ious(table: pd.DataFrame) -> list[KeptIou]:
@@ -205,55 +209,6 @@ def _worst(rows: pd.DataFrame) -> Row:
     return min(telling.to_dict("records"), key=lambda row: order.index(row["verdict"]))
 
 
-def kept_sentence(kept: KeptIou, study: Study) -> str:
-    """Return "up to 8 workers keep the IoU; 14 lose 0.040 [0.021, 0.058]", or what is undecided."""
-    if not kept.counts:
-        return "undecided: no run trained as more than 1 worker"
-    if kept.not_learned:
-        return f"{not_learned_words(kept.not_learned, study.score.title)}, so no number of workers is judged"
-    if not kept.baseline_seeds and not any(each["verdict"] == "diverges" for each in kept.counts):
-        return "undecided: no run on 1 worker to compare with"
-    parts = []
-    if kept.shown:
-        most = "" if kept.beyond else f", the most tried (margin {kept.shown[-1]['margin']:.2g})"
-        parts.append(f"up to {count(kept.workers, 'worker')} keep the {study.score.title}{most}")
-    for each in kept.beyond[:1]:
-        workers = count(each["workers"], "worker")
-        if each["verdict"] == "undecided":
-            start, state = ("from", " on undecided") if kept.shown else ("undecided from", " on")
-            parts.append(f"{start} {workers}{state} ({_undecided(each, study)})")
-        elif kept.shown:
-            parts.append(_failing(each, f"{each['workers']:,}"))
-        else:
-            parts.append(f"even {_failing(each, workers)}")
-    if kept.baseline_diverged:
-        parts.append(f"even 1 worker diverges for {count(kept.baseline_diverged, 'seed')}")
-    for each in kept.beyond[1:]:
-        if each["verdict"] == "no loss":
-            parts.append(f"{each['workers']:,} keep it")
-        elif each["verdict"] != "undecided":
-            parts.append(_failing(each, f"{each['workers']:,}"))
-    more = len(parts) - _MOST_NAMED
-    return "; ".join([*parts[:_MOST_NAMED], *([f"and {count(more, 'larger number')}"] if more > 0 else [])])
-
-
-def _failing(row: Row, workers: str) -> str:
-    if row["verdict"] == "diverges":
-        runs = count(row["diverged"] + row["seeds"], "run")
-        return f"training as {workers} diverges ({row['diverged']} of {runs})"
-    interval = bracketed(-row["difference_high"], -row["difference_low"], _DIGITS)
-    return f"{workers} lose {-row['difference']:{_DIGITS}} {interval}"
-
-
-def _undecided(row: Row, study: Study) -> str:
-    if row["pairs"] < FEWEST_REPEATS:
-        return f"{count(row['pairs'], 'seed')} in common with 1 worker, at least {FEWEST_REPEATS} needed"
-    if pd.isna(row["difference"]):
-        return f"the {study.score.title} of a run is not known"
-    interval = bracketed(row["difference_low"], row["difference_high"], f"+{_DIGITS}")
-    return f"difference {row['difference']:+{_DIGITS}} {interval}, margin {row['margin']:.2g}"
-
-
 def kept_farthest_first(kept: Sequence[KeptIou]) -> dict[str, list[KeptIou]]:
     """Return the findings of each set of options, of most workers that keep the IoU first, then of most IoU.
 
@@ -262,7 +217,7 @@ def kept_farthest_first(kept: Sequence[KeptIou]) -> dict[str, list[KeptIou]]:
 
     def order(found: tuple[str, list[KeptIou]]) -> tuple[float, float]:
         first = min(found[1], key=lambda each: each.workers)
-        return -first.workers, -float(first.shown[-1]["iou"]) if first.shown else 0.0
+        return -first.workers, -float(first.last["iou"]) if first.shown else 0.0
 
     sets: dict[str, list[KeptIou]] = {}
     for each in kept:
@@ -274,45 +229,6 @@ def kinds_of(kept: Sequence[KeptIou]) -> str:
     """Return "played", or "played and real": the kinds of the runs behind a finding."""
     kinds = {kind for each in kept for kind in each.kinds}
     return listed(kind for kind in ("played", "real") if kind in kinds)
-
-
-def _kept_over_options(kept: Sequence[KeptIou], study: Study) -> str:
-    """Return one line over the answers of several sets of options; empty for one set.
-
-    Of sets that keep the IoU equally far the one of the highest median IoU there is named, by medians alone:
-    that it is better is not shown.
-    """
-    sets = len({each.options for each in kept})
-    title = study.score.title
-    if sets < 2:
-        return ""
-    several = len({each.name(study.names) for each in kept}) > 1
-
-    def name(each: KeptIou) -> str:
-        return f"[{each.options} ({each.name(study.names)})]" if several else f"[{each.options}]"
-
-    most = max(each.workers for each in kept)
-    if most == 1:
-        return f"none of {sets} sets of options is shown to keep the {title} on more than 1 worker"
-    farthest = [each for each in kept if each.workers == most]
-    named = first_of(list(map(name, farthest)), "set", _MOST_NAMED)
-    text = (
-        f"of {sets} sets of options the {title} is kept farthest, up to {count(most, 'worker')}, with {named}"
-    )
-    if len(farthest) > 1:
-        best = max(farthest, key=lambda each: each.shown[-1]["iou"])
-        highest = with_interval(best.shown[-1], "iou", _DIGITS)
-        text += f"; the highest median {title} there is {highest}, with {name(best)}"
-    shorter = [each for each in kept if each.workers < most]
-    following = max((each.workers for each in shorter), default=1)
-    if shorter and following == 1:
-        text += "; no other set is shown to keep it on more than 1 worker"
-    elif shorter:
-        next_sets = [name(each) for each in shorter if each.workers == following]
-        rest = len(shorter) - len(next_sets)
-        text += f"; up to {following:,} with {first_of(next_sets, 'set', _MOST_NAMED)}"
-        text += f"; less far with {count(rest, 'more set')}" if rest else ""
-    return text
 
 
 def _agreement_notes(study: Study, points: Sequence[PointSeeds]) -> Iterator[str]:
@@ -365,7 +281,10 @@ class PlayedQuality:
         sentences = {}
         for options in dict.fromkeys(each.options for each in self.kept):
             of = [each for each in self.kept if each.options == options]
-            found = {each.name(self.study.names): kept_sentence(each, self.study) for each in of}
+            found = {}
+            for each in of:
+                parts = lines("played", said="kept", kept=each, study=self.study)
+                found[each.series_name] = first_of(parts, "number", _MOST_NAMED, "; ")
             agree = len(set(found.values())) == 1
             parts = [*found.values()][:1] if agree else [f"{name}: {text}" for name, text in found.items()]
             sentences[options] = "; ".join(parts)
@@ -374,7 +293,8 @@ class PlayedQuality:
     @property
     def compared_options(self) -> str:
         """Which set of options keeps the IoU up to the most workers; empty for one set."""
-        return _kept_over_options(self.kept, self.study)
+        several = len({each.options for each in self.kept}) > 1
+        return lines("played", said="options", kept=self.kept, study=self.study)[0] if several else ""
 
 
 def played_quality(study: Study, summary: pd.DataFrame) -> PlayedQuality:

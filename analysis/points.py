@@ -29,18 +29,6 @@ from analysis.stats import (
 )
 from analysis.study import GPU_COLUMNS, NAN, POINT, SECONDS_PER_HOUR, SERIES, Study
 
-SPEEDUP_COLUMNS = (
-    "framework", "workers", "repeats", "images_per_second", "speedup", "speedup_low", "speedup_high",
-    "efficiency", "deviation", "iou", "iou_low", "iou_high",
-)  # fmt: skip
-_FURTHER_COLUMNS = (
-    "images_per_second_low", "images_per_second_high", "epochs_per_second", "efficiency_low",
-    "efficiency_high", "deviation_low", "deviation_high", "speedup_common", "speedup_common_low",
-    "speedup_common_high", "efficiency_common", "efficiency_common_low", "efficiency_common_high",
-    "images_per_epoch", "seconds_per_epoch", "nodes", "node_speedup", "node_speedup_low",
-    "node_speedup_high", "node_efficiency", "node_efficiency_low", "node_efficiency_high", "unknown",
-    "throughput", "throughput_low", "throughput_high", "options", "knobs",
-)  # fmt: skip
 NO_BASELINE = "speed-up: no run on 1 worker"
 # Of a point without a baseline: no row has this number.
 NONE = -1
@@ -56,8 +44,8 @@ DIGITS_COMPARED = 9
 def summarise(study: Study) -> pd.DataFrame:
     """Return the points of a study, in the order of its runs.
 
-    Columns: SPEEDUP_COLUMNS and more, `throughput` with `_low` and `_high` (the study's own unit), `options`,
-    `knobs` and the study's axes. Every number is a median over repeats. Speed-up is the median throughput
+    Columns: those of summary.csv, `throughput` with its interval (the study's own unit) and the study's axes.
+    Every number is a median over repeats. Speed-up is the median throughput
     over that of the same framework with the same options on 1 worker; `_common` takes the faster one of all
     1-worker points with the same options instead, and is known only where every framework has such a point.
     Efficiency is speed-up / workers, deviation 1 - efficiency. Intervals (95 %, see stats.py) need 3 repeats;
@@ -107,7 +95,7 @@ def summarise(study: Study) -> pd.DataFrame:
     speedup = speedups(baseline_rows(points, (nodes == 1) & (most_nodes > 1)))
     add_bounded(points, "node_speedup", np.where(nodes.notna(), speedup, np.nan))
     add_bounded(points, "node_efficiency", speedup / _values(nodes))
-    return points[[*SPEEDUP_COLUMNS, *_FURTHER_COLUMNS, *study.axes]]
+    return points
 
 
 def _values(values: "pd.Series[float]") -> Array:

@@ -18,7 +18,7 @@ from scipy import optimize, special  # type: ignore[import-untyped]
 from analysis.arrays import Array, Integers
 from analysis.processes import parallel_map
 from analysis.stats import CONFIDENCE, FEWEST_REPEATS, RESAMPLING_SEED, UNKNOWN_INTERVAL, timed
-from analysis.study import NAN, SECONDS_PER_HOUR, SERIES, Names, Study
+from analysis.study import NAN, SECONDS_PER_HOUR, SERIES, Names, Study, bounded
 from analysis.text import count
 from analysis.words import lines
 
@@ -36,7 +36,7 @@ SERIES_AT_ONCE = 10
 UNSEEN_LINK = "the link between nodes is not among the points fitted"
 PREDICTION_COLUMNS = (
     *SERIES, "fitted_on", "workers",
-    "predicted", "predicted_low", "predicted_high", "measured", "error", "held_out", "why",
+    *bounded("predicted"), "measured", "error", "held_out", "why",
 )  # fmt: skip
 
 _Cells = dict[str, Any]
@@ -89,9 +89,8 @@ STEP_TERMS: Mapping[str, Callable[[Counts], Array]] = {
     "latency": lambda at: 2 * (at.workers - 1),
     "imbalance": lambda at: np.array([_largest_of_normals(int(number)) for number in at.workers]),
 }
-TERM_COLUMNS = tuple(f"{term}{end}" for term in STEP_TERMS for end in ("", "_low", "_high"))
 FIT_COLUMNS = (
-    *SERIES, "fitted_on", *TERM_COLUMNS, "held_out_error", "last_efficiency_error", "held_out_points",
+    *SERIES, "fitted_on", *bounded(*STEP_TERMS), "held_out_error", "last_efficiency_error", "held_out_points",
 )  # fmt: skip
 
 

@@ -24,15 +24,13 @@ from analysis.stats import (
     coverage,
     replicates,
 )
-from analysis.study import NAN, POINT, SECONDS_PER_HOUR, SERIES, Study
+from analysis.study import EMULATED, NAN, POINT, SECONDS_PER_HOUR, SERIES, Study, bounded
 from analysis.text import Row, labelled, series_name
 from analysis.words import lines
 from unet_scaling.study.options import Criteria
 
-_ENDS = ("", "_low", "_high")
-_BOUNDED = ("step_seconds", "efficiency", "worker_hours")
 REQUEST_COLUMNS = (
-    *POINT, "source", *(f"{name}{end}" for name in _BOUNDED for end in _ENDS),
+    *POINT, "source", *bounded("step_seconds", "efficiency", "worker_hours"),
     "coverage", "largest_term", "largest_term_share", "why",
 )  # fmt: skip
 # Of counts between the largest measured and twice as many.
@@ -70,7 +68,7 @@ def request_table(study: Study, points: pd.DataFrame) -> pd.DataFrame:
 
 def _epochs(study: Study, series: Series) -> float:
     """Return how many epochs a training of this series has; NaN where nothing is trained."""
-    if study.is_emulated:
+    if study.kind == EMULATED:
         return NAN
     runs = study.runs.loc[(study.runs[SERIES] == list(series.key)).all(axis=1), "run"]
     epochs = study.epochs[study.epochs["run"].isin(runs)]
@@ -88,7 +86,7 @@ def _rows(known: tuple[Series, Sequence[Row], float]) -> list[_Cells]:
         hours = workers * epochs * throughputs[0] / point["epochs_per_second"] / SECONDS_PER_HOUR
         fewest = min(row["repeats"] for row in points if row["workers"] in (1, workers))
         seconds, worker_hours = ([of / each for each in throughputs] for of in (steps, hours))
-        efficiency = [point[f"efficiency{end}"] for end in _ENDS]
+        efficiency = [point[name] for name in bounded("efficiency")]
         promised = coverage(fewest) if fewest >= FEWEST_REPEATS else NAN
         key = (*series.key, workers, "measured")
         rows.append((*key, *seconds, *efficiency, *worker_hours, promised, "", NAN, ""))

@@ -28,13 +28,12 @@ from analysis.stats import (
     median_intervals,
     share_interval,
 )
-from analysis.study import NAN, POINT, Explained, Study
+from analysis.study import NAN, POINT, Explained, Study, bounded
 from analysis.text import bracketed, count, first_of, labelled, listed, percent
 from unet_scaling.study.record_lines import Header
 from unet_scaling.study.saliency import Faithfulness, Saliency, SaliencyPhases, SaliencyScore
 from unet_scaling.study.texts import score_title
 
-_ENDS = ("", "_low", "_high")
 _PHASES = tuple(SaliencyPhases.model_fields)
 _SHARES = tuple(f"{phase}_share" for phase in _PHASES)
 # Seconds of all workers together, for one map.
@@ -46,8 +45,7 @@ _RUN_COLUMNS = (
 )  # fmt: skip
 _POINT_COLUMNS = (
     *POINT, "repeats", "split", "method", "masks", "images", "maps",
-    *(f"{name}{end}" for name in ("maps_per_second", "speedup", "efficiency", "worker_seconds_per_map")
-      for end in _ENDS),
+    *bounded("maps_per_second", "speedup", "efficiency", "worker_seconds_per_map"),
     *_PARTS, *_SHARES, "peak_bytes", "unknown",
 )  # fmt: skip
 _KINDS = ("deletion", "insertion")
@@ -61,7 +59,7 @@ FAITHFUL_COLUMNS = (
 IMAGE_COLUMNS = ("run", "image", "position", "score", "map_sha256", "no_map", *AREAS)
 SALIENCY_CURVE_COLUMNS = (
     "options", "score", "kind", "pixel_share", "images", "trainings",
-    *(f"{order}{end}" for order in ("own", "random") for end in _ENDS),
+    *bounded("own", "random"),
 )  # fmt: skip
 # Of an area; scores and areas are at most 1. A difference that is smaller cannot be seen in a curve.
 LEAST_GAIN = 0.01
@@ -293,8 +291,7 @@ def _better(kind: str, gains: Sequence[float]) -> Mapping[str, float]:
     better = sum(gain >= LEAST_GAIN for gain in gains)
     share = better / len(gains) if gains else NAN
     values = (share, *share_interval(better, len(gains)))
-    shares = {f"{kind}_share{end}": value for end, value in zip(_ENDS, values, strict=True)}
-    return {f"{kind}_better": better, **shares}
+    return {f"{kind}_better": better, **dict(zip(bounded(f"{kind}_share"), values, strict=True))}
 
 
 def image_table(study: Study) -> pd.DataFrame:
@@ -408,7 +405,7 @@ def _of_images(rows: pd.DataFrame, kind: str) -> str:
     """Return "47 of 48 images (98 % [89, 100])" of a single row."""
     row = rows.iloc[0]
     of = int(row["untrained_maps" if kind == "untrained" else "images"])
-    share, low, high = (row[f"{kind}_share{end}"] for end in _ENDS)
+    share, low, high = (row[name] for name in bounded(f"{kind}_share"))
     interval = bracketed(100 * low, 100 * high, ".0f")
     return f"{int(row[f'{kind}_better'])} of {count(of, 'image')} ({percent(share, 0)} {interval})"
 

@@ -19,11 +19,11 @@ from analysis.records import (
     stacked_columns,
     worker_columns,
 )
-from analysis.restriction import SPEED_ALONE
 from analysis.study import (
     BUDGET_COLUMNS,
     EPOCH_COLUMNS,
     EVALUATION_COLUMNS,
+    SCRIPTS,
     LeftOut,
     Run,
     Study,
@@ -148,7 +148,7 @@ def _study(name: str, runs: Sequence[ScriptRun], left_out: Sequence[LeftOut]) ->
         left_out=left_out_table(left_out),
         headers={},
         scripts=headers,
-        iou_scope=SPEED_ALONE,
+        iou_scope=SCRIPTS.unlearned,
         budgets=stacked_columns(workers, BUDGET_COLUMNS),
     )
 

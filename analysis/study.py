@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -30,9 +31,18 @@ NAMES: Names = {
 # The comparison of every report; contrast.py has further frameworks against native DDP.
 COMPARED: tuple[Framework, Framework] = ("pytorch_native", "horovod")
 _SHORT_NAMES: Names = {**NAMES, "pytorch_native": "DDP", "lightning": "Fabric"}
+# Of a number and of the ends of its interval.
+ENDS = ("", "_low", "_high")
 # What one curve has in common, and what one point of it.
 SERIES = ["options", "framework", "knobs"]
 POINT = [*SERIES, "workers"]
+
+
+def bounded(*names: str) -> list[str]:
+    """Return the columns of these numbers, each with its interval."""
+    return [f"{name}{end}" for name in names for end in ENDS]
+
+
 EPOCH_COLUMNS = (
     "run", "epoch", "seconds", "fastest_worker_seconds", "images", "steps", "loss", "learning_rate", "warmup",
     "stalled",
@@ -62,8 +72,7 @@ ABSENT = "absent"
 NOT_ASKED = "not asked for"
 PING_PONG_COLUMNS = ("measured_for", "host", "other_host", "medium", "latency_seconds", "bytes_per_second")
 FORECAST_COLUMNS = (
-    *POINT, "file", "written_utc", "model", "weight", "predicted", "predicted_low", "predicted_high",
-    "linear", "linear_low", "linear_high", "held_out", "unscored",
+    *POINT, "file", "written_utc", "model", "weight", *bounded("predicted", "linear"), "held_out", "unscored",
 )  # fmt: skip
 
 
@@ -154,6 +163,44 @@ class Explained:
 
 
 @dataclass(frozen=True)
+class StudyKind:
+    """What the runs of a study are, and what follows for all that is said of them.
+
+    compares    whether frameworks are compared, anything is recommended, and speeds are predicted
+    restricted  what stands before every number and `meaning`, what that means; empty where nothing has to
+    unlearned   why nothing is said of what a training gives: IoU, loss and cost; empty where it is
+    unknown     the value of these
+    no_headers  why nothing is known of where and when the runs trained, where there are no headers
+    """
+
+    compares: bool = True
+    restricted: str = ""
+    meaning: str = ""
+    unlearned: str = ""
+    unknown: str = ""
+    no_headers: str = "these logs do not say"
+
+
+MEASURED = StudyKind()
+# The workers waited instead of computing; only their communication was real.
+EMULATED = StudyKind(
+    restricted="emulated",
+    meaning="waits stand for computing",
+    unlearned="every run is emulated: nothing is learned, so that there is no loss and no IoU",
+    unknown="not emulated",
+)
+# Of unet_scaling/record: the runs are real, but nothing shows that two scripts do the same work.
+SCRIPTS = StudyKind(
+    compares=False,
+    restricted="recorded in scripts, arms not proven equal",
+    meaning="each arm is measured by itself, and no two are compared",
+    unlearned="every run is one of a script, which records its speed alone",
+    unknown="not recorded",
+    no_headers="the records of scripts do not say",
+)
+
+
+@dataclass(frozen=True)
 class Study:
     """The tables of a study and how to read them.
 
@@ -225,15 +272,13 @@ class Study:
     saliency: Mapping[str, Saliency] = field(default_factory=dict)
     explained: Mapping[str, Explained] = field(default_factory=dict)
 
-    @property
-    def is_emulated(self) -> bool:
-        """Whether its workers waited instead of computing; runs that computed are refused beside them."""
-        return any(header.is_emulated for header in self.headers.values())
-
-    @property
-    def is_of_scripts(self) -> bool:
-        """Whether its runs are of scripts that nothing shows to do the same work."""
-        return bool(self.scripts)
+    @cached_property
+    def kind(self) -> StudyKind:
+        """What its runs are; runs of another kind are refused beside them."""
+        if self.scripts:
+            return SCRIPTS
+        is_emulated = any(header.is_emulated for header in self.headers.values())
+        return EMULATED if is_emulated else MEASURED
 
     @property
     def subject(self) -> "Study":

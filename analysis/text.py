@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.study import Names
+from analysis.study import Names, bounded
 from unet_scaling.study.texts import clean as clean
 from unet_scaling.study.texts import count as count
 
@@ -46,16 +46,14 @@ def number_with_interval(value: float, low: float, high: float, form: str) -> st
 
 def with_interval(row: Row, name: str, form: str, scale: float = 1.0) -> str:
     """Return the number `name` of a row, divided by `scale`, with the interval `name`_low to `name`_high."""
-    return number_with_interval(*_bounded(row, name, scale), form)
+    value, low, high = (row[each] / scale for each in bounded(name))
+    return number_with_interval(value, low, high, form)
 
 
 def interval_of(row: Row, name: str, form: str, scale: float = 1.0) -> str:
     """Return only the interval of `with_interval`."""
-    return _interval_of(*_bounded(row, name, scale), form)
-
-
-def _bounded(row: Row, name: str, scale: float) -> tuple[float, float, float]:
-    return row[name] / scale, row[f"{name}_low"] / scale, row[f"{name}_high"] / scale
+    value, low, high = (row[each] / scale for each in bounded(name))
+    return _interval_of(value, low, high, form)
 
 
 def _interval_of(value: float, low: float, high: float, form: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.__main__ import main
 from analysis.compare.compared import Sample, corrected_contrasts, unpaired_contrasts
-from analysis.report.tables import COMPARE_COLUMNS
+from analysis.report.tables import COMPARE_LINES
 from analysis.stats import Launches
 from tests.compared_studies import OTHER_SPREAD, SPREAD, write_side
 from tests.malformed_records import with_values
@@ -337,7 +337,7 @@ def test_the_command_prints_what_differs_first_and_writes_its_files(
         *(f"compare.{kind}" for kind in ("csv", "html", "md", "png", "svg")),
     }
     header = (b / "compare" / "compare.csv").read_text().splitlines()[0]
-    assert header.split(",") == list(COMPARE_COLUMNS)
+    assert header.split(",") == [name for line in COMPARE_LINES for name in line.names]
     text = (b / "compare" / "compare.md").read_text()
     assert "2.13.0 [red]\\|\\`x\\`[2J" in text
     assert "\x1b" not in text + printed

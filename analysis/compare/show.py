@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table as ConsoleTable
 
 from analysis.compare.compared import (
     A_FASTER,
@@ -23,21 +21,9 @@ from analysis.facts import task_words
 from analysis.figures.catalogue import MOST_FOREST_ROWS, study_forests
 from analysis.figures.svg import DrawnFigure, picture
 from analysis.findings.trust import Light
-from analysis.report.console import MOST_CONSOLE_ROWS, MOST_LINES, report_console
-from analysis.report.markdown import TEXT, escaped
-from analysis.report.markdown import table as markdown_table
-from analysis.report.tables import (
-    COMPARE_COLUMNS,
-    Cell,
-    Column,
-    Grid,
-    as_csv,
-    framework_column,
-    integer_column,
-    make_grid,
-    number_column,
-    text_column,
-)
+from analysis.report.console import MOST_CONSOLE_ROWS, empty_table, print_list, report_console
+from analysis.report.markdown import bullets, escaped, markdown_table
+from analysis.report.tables import COMPARE_LINES, Grid, as_csv, make_grid, text_column
 from analysis.restriction import restriction_words, with_restriction
 from analysis.study import NAMES
 from analysis.text import clean, count, listed, sentence
@@ -61,7 +47,8 @@ CHANGES: dict[SpeedChange, tuple[Light, str]] = {
 
 def comparison_files(comparison: StudyComparison) -> dict[str, bytes]:
     """Return the contents of the files of a comparison by name; the page comes last."""
-    points = pd.concat([comparison.points, comparison.only]).reindex(columns=[*COMPARE_COLUMNS])
+    columns = [name for line in COMPARE_LINES for name in line.names]
+    points = pd.concat([comparison.points, comparison.only]).reindex(columns=columns)
     facts = [(fact.group, fact.name, *fact.texts, fact.differs) for fact in comparison.facts]
     drawn = forest(comparison)
     pictures = {f"{STEM}.{kind}": getattr(each, kind) for each in drawn for kind in ("svg", "png")}
@@ -76,20 +63,10 @@ def comparison_files(comparison: StudyComparison) -> dict[str, bytes]:
 
 def points_grid(comparison: StudyComparison) -> Grid:
     """Return the table of points, without columns that would be empty."""
-    unit = comparison.a.study.unit
-    score = comparison.score.title
-    columns = [
-        framework_column(NAMES),
-        integer_column("workers", "workers"),
-        Column("launches", lambda row: Cell(f"{row['launches_a']}, {row['launches_b']}", kind="number")),
-        number_column(f"A,\n{unit}", "throughput_a", "~4", bounded=False),
-        number_column(f"B,\n{unit}", "throughput_b", "~4", bounded=False),
-        number_column("B / A", "ratio", ".3f"),
-        text_column("speed", "outcome"),
-        number_column(f"difference of {score}", "iou_difference", "+.4f"),
-        text_column(score, "iou_outcome"),
-    ]
-    return make_grid("compare", f"Throughput and {score}", comparison.points, columns, "compare.csv")
+    points, study = comparison.points, comparison.a.study
+    columns = [column for line in COMPARE_LINES for column in line.columns(points, study)]
+    caption = f"Throughput in {study.unit}, and {comparison.score.title}"
+    return make_grid("compare", caption, points, columns, "compare.csv")
 
 
 def facts_grid(comparison: StudyComparison) -> Grid:
@@ -148,76 +125,61 @@ def forest(comparison: StudyComparison) -> list[DrawnFigure]:
     )
     charts = study_forests(points, comparison.score)
     panels = [panel for chart in charts for panel in chart.panels()]
-    caption = with_restriction(comparison.emulated, caption)
+    caption = with_restriction(comparison.a.study.kind, comparison.emulated, caption)
     return [picture(panels, STEM, caption, charts[0].alternative())]
+
+
+def parts_of(comparison: StudyComparison) -> list[tuple[str, Grid | Sequence[str]]]:
+    """Return what Markdown and console say beside the answers: titles, each with a table or with lines."""
+    points = points_grid(comparison)
+    parts: list[tuple[str, Grid | Sequence[str]]] = [
+        ("What differs", facts_grid(comparison) if comparison.differing else [comparison.nothing_differs]),
+        ("The same in both", [comparison.same] if comparison.same else []),
+        (points.caption, points if len(comparison.points) else []),
+        ("Points of one study only", comparison.only_lines),
+        ("Notes", comparison.notes),
+    ]
+    return [(title, part) for title, part in parts if part]
 
 
 def comparison_markdown(comparison: StudyComparison) -> str:
     """Return the answers, then what differs, the points, and what to know, as a page of Markdown."""
-    differs = _markdown_grid(facts_grid(comparison)) if comparison.differing else comparison.nothing_differs
-    parts = [
-        f"# {escaped(comparison.b.title)} against {escaped(comparison.a.title)}",
-        *(f"**{escaped(sentence(text))}**" for text in comparison.headlines),
-        "## What differs",
-        differs,
-    ]
-    if comparison.same:
-        parts.append(f"The same in both: {escaped(comparison.same)}.")
-    if len(comparison.points):
-        grid = points_grid(comparison)
-        parts += [f"## {grid.caption}", _markdown_grid(grid)]
-    for title, lines in (("Points of one study only", comparison.only_lines), ("Notes", comparison.notes)):
-        if lines:
-            parts += [f"## {title}", "\n".join(f"- {escaped(line)}" for line in lines)]
+    parts = [f"# {escaped(comparison.b.title)} against {escaped(comparison.a.title)}"]
+    parts += [f"**{escaped(sentence(text))}**" for text in comparison.headlines]
+    for title, part in parts_of(comparison):
+        parts.append(f"## {title}")
+        if not isinstance(part, Grid):
+            parts.append(bullets(part))
+            continue
+        for options, rows in part.groups:
+            parts += [f"### {escaped(options)}"] if options else []
+            parts.append(markdown_table(part.columns, [list(map(str, row)) for row in rows]))
+        parts += [part.more] if part.more else []
     return "\n\n".join(parts) + "\n"
-
-
-def _markdown_grid(grid: Grid) -> str:
-    rules = ["--:" if column.kind == "number" else TEXT for column in grid.columns]
-    rows = [map(str, row) for row in grid.rows]
-    table = markdown_table([column.heading for column in grid.columns], rules, rows)
-    return f"{table}\n\n{grid.more}" if grid.more else table
 
 
 def print_comparison(comparison: StudyComparison, console: Console) -> None:
     """Print what differs, the points, what to know, and last the answers; long tables and lists are cut."""
     for side in (comparison.a, comparison.b):
         console.print(f"{side.letter}: {side.folder}", markup=False, soft_wrap=True)
-    if comparison.differing:
-        console.print(_console_table(facts_grid(comparison)))
-    else:
-        console.print(f"\nWhat differs: {comparison.nothing_differs}", markup=False, soft_wrap=True)
-    if comparison.same:
-        console.print(f"The same in both: {clean(comparison.same)}", markup=False, soft_wrap=True)
-    if len(comparison.points):
-        # The console has no room for outcomes, which the answers tell.
-        console.print(_console_table(points_grid(comparison), ("speed", comparison.score.title)))
-    for title, lines in (("Points of one study only", comparison.only_lines), ("Notes", comparison.notes)):
-        if lines:
-            console.print(f"\n{title}", markup=False)
-        _print_cut(console, [f"  - {line}" for line in lines])
-    console.print()
-    _print_cut(console, [sentence(text) for text in comparison.headlines], "bold")
+    for title, part in parts_of(comparison):
+        if isinstance(part, Grid):
+            _print_grid(console, part, title, comparison.score.title)
+        else:
+            print_list(console, title, part, "compare.md")
+    print_list(console, "", list(map(sentence, comparison.headlines)), "compare.md")
 
 
-def _print_cut(console: Console, lines: Sequence[str], style: str = "") -> None:
-    for line in lines[:MOST_LINES]:
-        console.print(clean(line), style=style, markup=False, soft_wrap=True)
-    if len(lines) > MOST_LINES:
-        console.print(f"  and {len(lines) - MOST_LINES:,} more in compare.md", markup=False)
-
-
-def _console_table(grid: Grid, left_out: Sequence[str] = ()) -> ConsoleTable:
-    shown = [place for place, column in enumerate(grid.columns) if column.heading not in left_out]
-    table = ConsoleTable(box=box.SIMPLE_HEAD)
-    for column in (grid.columns[place] for place in shown):
-        number = column.kind == "number"
-        table.add_column(column.heading, justify="right" if number else "left", no_wrap=number)
-    for row in grid.rows[:MOST_CONSOLE_ROWS]:
-        table.add_row(*(escape(str(row[place])) for place in shown))
-    if len(grid.rows) > MOST_CONSOLE_ROWS:
-        table.caption = f"{len(grid.rows) - MOST_CONSOLE_ROWS:,} further rows are in compare.md"
-    return table
+def _print_grid(console: Console, grid: Grid, title: str, score: str) -> None:
+    """Print a table without outcomes, for which the console has no room; the answers tell them."""
+    shown = [place for place, column in enumerate(grid.columns) if column.heading not in ("speed", score)]
+    for options, rows in grid.groups:
+        table = empty_table([grid.columns[place] for place in shown], f"{title}: {options}".rstrip(": "))
+        for row in rows[:MOST_CONSOLE_ROWS]:
+            table.add_row(*(escape(str(row[place])) for place in shown))
+        if len(rows) > MOST_CONSOLE_ROWS:
+            table.caption = f"{len(rows) - MOST_CONSOLE_ROWS:,} further rows are in compare.md"
+        console.print(table)
 
 
 def compare_folders(first: Path, second: Path, output: Path) -> int:
@@ -244,9 +206,9 @@ def _require_one_kind(a: StudySide, b: StudySide) -> None:
     words = [restriction_words(side.study) or "measured" for side in (a, b)]
     tasks = [{task_words(header) for header in side.study.headers.values()} for side in (a, b)]
     fault = ""
-    if a.study.is_of_scripts or b.study.is_of_scripts:
+    if not (a.study.kind.compares and b.study.kind.compares):
         fault = "runs of scripts are compared with no others"
-    elif a.study.is_emulated != b.study.is_emulated:
+    elif a.study.kind != b.study.kind:
         fault = "emulated runs are not compared with measured ones"
     elif all(tasks) and tasks[0] != tasks[1]:
         fault = "they do not train the same task"

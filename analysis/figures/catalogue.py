@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 
 from analysis.contrast import HOROVOD_FASTER, NATIVE_FASTER
-from analysis.figures.frame import BOUNDED, MOST_OPTIONS, Chart, Inputs, drawn_series
+from analysis.figures.frame import MOST_OPTIONS, Chart, Inputs, drawn_series
 from analysis.figures.kinds import OPEN_STEP_PX, CostChart, Curve, Forest, Line, Prediction, ShareCurve, Stack
 from analysis.played import kept_farthest_first, kept_ious
 from analysis.points import iou_curves
 from analysis.restriction import restriction_words, with_restriction
 from analysis.score import Score
 from analysis.stats import FEWEST_REPEATS, coverage
-from analysis.study import COMPARED, NAMES, POINT, SECONDS_PER_HOUR
+from analysis.study import COMPARED, ENDS, NAMES, POINT, SECONDS_PER_HOUR, bounded
 from analysis.text import Row, capitalised, chart_number, chart_percent, count, repeats_text, series_name
 from unet_scaling.study.texts import score_title
 
@@ -96,7 +96,7 @@ class Figure:
                 f"{count(lost, 'run')} {were} left out; the report says why." * bool(lost),
             ]
         caption = " ".join(filter(None, dict.fromkeys(sentences)))
-        return with_restriction(restriction_words(inputs.study), caption)
+        return with_restriction(inputs.study.kind, restriction_words(inputs.study), caption)
 
 
 def bars_sentence(repeats: "pd.Series[int]", of: str) -> str:
@@ -171,7 +171,7 @@ def _ratio(inputs: Inputs) -> list[Chart]:
     both = pd.concat(arms).sort_index(kind="stable")[[*POINT, "heading", "name", "claimed"]]
     differences = Forest(
         title=f"Difference of the {score.title} to 1 worker", y="difference", form="+.3f", equal=0.0,
-        rows=both.merge(iou[[*POINT, *(f"difference{end}" for end in BOUNDED)]], on=POINT, how="left"),
+        rows=both.merge(iou[[*POINT, *bounded("difference")]], on=POINT, how="left"),
         axis=f"{score.heading} less that on 1 worker", margin=margin,
         arms={arm: name for arm, name in study.names.items() if arm in COMPARED},
         says=f"{score.heading}: differences to the same seed on 1 worker; the grey band is the margin of "
@@ -214,12 +214,11 @@ def study_forests(points: pd.DataFrame, score: Score) -> list[Chart]:
             y="iou_difference", form="+.4f", equal=0.0, axis=f"{score.title} of B - A",
         ),
     ]  # fmt: skip
-    texts = [partial(_point_text, chart) for chart in charts]
-    return [titled(chart, text) for chart, text in zip(charts, texts, strict=True) if chart.is_known]
 
+    def point(chart: Forest, row: Row) -> str:
+        return f"{chart.value(row)} on {row['heading']} ({row['name']})"
 
-def _point_text(chart: Forest, row: Row) -> str:
-    return f"{chart.value(row)} on {row['heading']} ({row['name']})"
+    return [titled(chart, partial(point, chart)) for chart in charts if chart.is_known]
 
 
 @figure(
@@ -264,7 +263,7 @@ def _wire(inputs: Inputs) -> list[Chart]:
     """Return milliseconds of wire in a step, and one message of all gradients."""
     rows = inputs.overhead.network
     for name in ("wire", "floor") if len(rows) else ():
-        rows = rows.assign(**{f"{name}{end}": 1000 * rows[f"{name}_seconds{end}"] for end in BOUNDED})
+        rows = rows.assign(**{f"{name}{end}": 1000 * rows[f"{name}_seconds{end}"] for end in ENDS})
     chart = Line(
         title="Wire of a step, and one message of all gradients (dotted), ms", rows=rows, y="wire",
         series=inputs.series, floor="floor", unit=" ms", scale="log",
@@ -352,13 +351,13 @@ def _time_and_cost(rows: pd.DataFrame) -> pd.DataFrame:
     """Return points with `seconds` and `hours` (worker-hours) and their intervals."""
     if rows["pareto_of"].str.endswith("of one epoch").all():
         hours = rows["worker_hours_per_epoch"]
-        unknown = {f"{name}{end}": np.nan for name in ("seconds", "hours") for end in BOUNDED[1:]}
+        unknown = {f"{name}{end}": np.nan for name in ("seconds", "hours") for end in ENDS[1:]}
         return rows.assign(seconds=hours / rows["workers"] * SECONDS_PER_HOUR, hours=hours, **unknown)
     sources = {"seconds": "training_seconds", "hours": "worker_hours"}
     if rows["seconds_to_target"].notna().all():
         sources = {"seconds": "seconds_to_target", "hours": "worker_hours_to_target"}
     return rows.assign(
-        **{f"{name}{end}": rows[f"{source}{end}"] for name, source in sources.items() for end in BOUNDED}
+        **{f"{name}{end}": rows[f"{source}{end}"] for name, source in sources.items() for end in ENDS}
     )
 
 
@@ -531,7 +530,7 @@ def _saliency_curves(inputs: Inputs) -> list[Chart]:
     ]
     rows = rows.assign(options=[", ".join(filter(None, parts)) for parts in panels], knobs="", workers=0)
     tables = [
-        rows.assign(framework=order, **{f"score{end}": rows[f"{order}{end}"] for end in BOUNDED})
+        rows.assign(framework=order, **{f"score{end}": rows[f"{order}{end}"] for end in ENDS})
         for order in ORDERS
     ]
     both = pd.concat(tables, ignore_index=True)

@@ -36,14 +36,12 @@ from analysis.figures.style import (
 )
 from analysis.forecast import SCORED_COLUMNS
 from analysis.saliency import SaliencyFindings
-from analysis.study import NAN, POINT, SERIES, Study
+from analysis.study import NAN, POINT, SERIES, Study, bounded
 from analysis.text import Row, chart_interval, chart_number, chart_percent, clean, count, printable
 
 # More panels and marks than these can no longer be told apart on a page, nor more knobs by their line style.
 MOST_OPTIONS = 6
 MOST_SINGLE_RUNS = 20
-# Of a value and of the ends of its interval.
-BOUNDED = ("", "_low", "_high")
 # Two panels stand side by side on a page of 1200 pixels. Their axes are about as wide and high as these.
 PANEL_WIDTH_PX = 560
 PLOT_WIDTH_PX = 450
@@ -291,7 +289,7 @@ class Chart:
 
     def value(self, row: Row) -> str:
         """Return the value of a row with its unit and its interval."""
-        low, high = (row.get(f"{self.y}{end}", NAN) for end in BOUNDED[1:])
+        low, high = (row.get(name, NAN) for name in bounded(self.y)[1:])
         if not low < high:
             return self.number(row[self.y])
         scale, form = (100, f"{self.form[:-1]}f") if "%" in self.form else (1, self.form)
@@ -299,7 +297,7 @@ class Chart:
 
     def ends(self, rows: pd.DataFrame) -> Array:
         """Return the values of rows with the ends of their intervals, (rows, 3)."""
-        return rows[[f"{self.y}{end}" for end in BOUNDED]].to_numpy(dtype=np.float64)
+        return rows[bounded(self.y)].to_numpy(dtype=np.float64)
 
     def fact(self, row: Row) -> str:
         """Return what there is to know of a row."""

@@ -15,7 +15,6 @@ from matplotlib.transforms import Transform, offset_copy
 from analysis.arrays import Array
 from analysis.budget import name_of_floor
 from analysis.figures.frame import (
-    BOUNDED,
     MOST_SINGLE_RUNS,
     PLOT_HEIGHT_PX,
     PLOT_WIDTH_PX,
@@ -35,7 +34,7 @@ from analysis.figures.frame import (
     write,
 )
 from analysis.figures.style import DASHED, DOTTED, PALETTE, SERIES_STYLES, Colour, shortened, text_width
-from analysis.study import NAN, SECONDS_PER_HOUR, Names
+from analysis.study import NAN, SECONDS_PER_HOUR, Names, bounded
 from analysis.text import Row, chart_number, chart_percent, first_of, unit_of
 
 # Labels at the ends of lines have so much room in every panel, so that axes side by side are of one width.
@@ -506,7 +505,7 @@ class CostChart(Chart):
         names = []
         for column, seconds in (("seconds", 1.0), ("hours", SECONDS_PER_HOUR)):
             size, unit = unit_of(rows[column] * seconds)
-            columns = [f"{column}{end}" for end in BOUNDED]
+            columns = bounded(column)
             rows[columns] *= seconds / size
             names.append({"s": "seconds", "min": "minutes", "h": "hours"}[unit])
             values = rows[columns].to_numpy(dtype=np.float64)

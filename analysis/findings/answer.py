@@ -24,7 +24,7 @@ from analysis.findings.trust import Light, Tile, Trust
 from analysis.options import is_knob
 from analysis.pairs import NO, Check
 from analysis.points import CLOCK
-from analysis.restriction import NOT_PROVEN_EQUAL, after, not_learned, restriction_words
+from analysis.restriction import after, restriction_words
 from analysis.study import Study
 from analysis.text import Row, capitalised, count
 from analysis.words import device_of, lines
@@ -216,9 +216,8 @@ def as_restricted(answers: Sequence[Answer], study: Study) -> list[Answer]:
     words = restriction_words(study)
     if not words:
         return list(answers)
-    value = "not recorded" if study.is_of_scripts else "not emulated"
     without = {
-        title: Tile(title, value, not_learned(study), "unknown")
+        title: Tile(title, study.kind.unknown, study.kind.unlearned, "unknown")
         for title in (study.score.heading, COST_TITLE)
     }
     return [
@@ -242,6 +241,6 @@ def script_answers(study: Study, points: pd.DataFrame) -> list[Answer]:
         headline, value, detail, trusted, step = lines("script", study=study, rows=rows)
         unknown = (Tile(title, "", "", "unknown") for title in (study.score.heading, COST_TITLE))
         speed = Tile("Speed", value, detail, "unknown")
-        trust = Tile("Trust", NOT_PROVEN_EQUAL, trusted, "caution")
+        trust = Tile("Trust", study.kind.restricted.partition(", ")[2], trusted, "caution")
         answers.append(Answer(str(options), "script", headline, (speed, *unknown, trust), (step,)))
     return answers

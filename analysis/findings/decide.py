@@ -165,7 +165,7 @@ class Recommendation:
         if (self.doubts and not self.is_only_disturbed) or self.impossible:
             return "unfair"
         if self.workers is None or self.is_only_disturbed:
-            is_speed_alone = self.candidates.study.is_emulated and self.subject.criterion == "iou"
+            is_speed_alone = self.candidates.study.kind.unlearned and self.subject.criterion == "iou"
             return "speed" if is_speed_alone and not self.is_only_disturbed else "undecided"
         return "stay" if self.workers == 1 else "scale"
 

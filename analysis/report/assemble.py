@@ -40,7 +40,8 @@ class Report:
     """The tables and sentences of a study; each table is documented where it is made.
 
     `arms` and `arms_iou` compare every framework with native DDP; of the compared pair alone they are
-    `comparisons` and `iou_between`.
+    `comparisons` and `iou_between`. `scores` are predictions of files, `task_scores` those of a task that has
+    several, and `fairness` is the table of the checks.
     """
 
     study: Study
@@ -52,39 +53,15 @@ class Report:
     overhead: Overhead
     played: PlayedQuality
     arms: pd.DataFrame
+    comparisons: pd.DataFrame
     arms_iou: pd.DataFrame
+    iou_between: pd.DataFrame
     wrappers: pd.DataFrame
+    fairness: pd.DataFrame
+    scores: pd.DataFrame
+    task_scores: pd.DataFrame
+    gpus: pd.DataFrame
     saliency: SaliencyFindings
-
-    @property
-    def predictions(self) -> pd.DataFrame:
-        """Return the predicted throughputs, measured or not."""
-        return self.extrapolation.predictions
-
-    @cached_property
-    def comparisons(self) -> pd.DataFrame:
-        """Return the comparisons of native DDP and Horovod."""
-        return of_compared_pair(self.arms)
-
-    @cached_property
-    def iou_between(self) -> pd.DataFrame:
-        """Return the IoU of native DDP against Horovod."""
-        return of_compared_pair(self.arms_iou)
-
-    @cached_property
-    def fairness(self) -> pd.DataFrame:
-        """Return the checks as a table."""
-        return fairness_table(self.checks)
-
-    @cached_property
-    def scores(self) -> pd.DataFrame:
-        """Return the predictions of files, scored where they are older than their runs."""
-        return score_table(self.study)
-
-    @cached_property
-    def task_scores(self) -> pd.DataFrame:
-        """Return every score of a task that has several, at each point."""
-        return task_scores(self.study.subject)
 
     @cached_property
     def request(self) -> pd.DataFrame:
@@ -94,14 +71,9 @@ class Report:
     @cached_property
     def request_sentences(self) -> list[str]:
         """Return what to know before asking for nodes; nothing of scripts."""
-        if self.study.is_of_scripts:
+        if not self.study.kind.compares:
             return []
         return list(request_sentences(self.study, self.request, self.played.plan))
-
-    @cached_property
-    def gpus(self) -> pd.DataFrame:
-        """Return what the GPUs of each point did; no row where none recorded it."""
-        return gpu_table(self.study)
 
     @cached_property
     def doubts(self) -> list[str]:
@@ -112,17 +84,17 @@ class Report:
     @cached_property
     def verdicts(self) -> list[Verdict]:
         """Return which framework is faster, one sentence for each pair of series; none of scripts."""
-        if self.study.is_of_scripts:
+        if not self.study.kind.compares:
             return []
         found = [*verdicts(self.study, self.comparisons), *wrapper_verdicts(self.study, self.wrappers)]
         words = restriction_words(self.study)
-        return [replace(verdict, sentence=after(words, self._qualified(verdict))) for verdict in found]
-
-    def _qualified(self, verdict: Verdict) -> str:
-        """Return the sentence of a verdict with what lowers the trust in it."""
-        if not verdict.outcome:
-            return verdict.sentence
-        return self.trust.qualified(verdict.sentence, verdict.options, verdict.pair)
+        said = []
+        for verdict in found:
+            sentence = verdict.sentence
+            if verdict.outcome:
+                sentence = self.trust.qualified(sentence, verdict.options, verdict.pair)
+            said.append(replace(verdict, sentence=after(words, sentence)))
+        return said
 
     @cached_property
     def trust(self) -> Trust:
@@ -132,7 +104,7 @@ class Report:
     @cached_property
     def recommendations(self) -> list[Recommendation]:
         """Return what to train with on how many workers, one for each set of options; none of scripts."""
-        if self.study.is_of_scripts:
+        if not self.study.kind.compares:
             return []
         doubted = any(check.check == BASELINE and check.mark == NO for check in self.checks)
         doubt = f"the fairness table says no to: {BASELINE}" if doubted else ""
@@ -142,7 +114,7 @@ class Report:
     @cached_property
     def answers(self) -> list[Answer]:
         """Return the answer of each set of options in a line and four tiles, the most decided first."""
-        if self.study.is_of_scripts:
+        if not self.study.kind.compares:
             answers = script_answers(self.study, self.points)
         else:
             causes = main_causes(self.diagnoses, self.overhead.budget)
@@ -159,7 +131,7 @@ class Report:
     @cached_property
     def diagnoses(self) -> list[Diagnosis]:
         """Return why efficiency was lost, most at stake first; of scripts no option is known to change."""
-        if self.study.is_of_scripts:
+        if not self.study.kind.compares:
             return []
         return diagnose(self.study, self.overhead.budget, self.overhead.network)
 
@@ -196,6 +168,7 @@ def make_report(study: Study) -> Report:
     points, compared, iou, cost, between = parallel_map(partial(_made, study), makers, chunk=chunk)
     checks = [*fairness_checks(study), *_checks_of_one_worker(study, compared)]
     arms = withhold(compared, checks)
+    comparisons = of_compared_pair(arms)
     return Report(
         study=study,
         points=points,
@@ -203,13 +176,17 @@ def make_report(study: Study) -> Report:
         cost=cost,
         checks=checks,
         extrapolation=extrapolate(study),
-        overhead=Overhead(
-            budget_table(study), difference_table(study, of_compared_pair(arms)), network_table(study)
-        ),
+        overhead=Overhead(budget_table(study), difference_table(study, comparisons), network_table(study)),
         played=played_quality(study, points),
         arms=arms,
+        comparisons=comparisons,
         arms_iou=between,
+        iou_between=of_compared_pair(between),
         wrappers=each_against_native(study, arms, between),
+        fairness=fairness_table(checks),
+        scores=score_table(study),
+        task_scores=task_scores(study.subject),
+        gpus=gpu_table(study),
         saliency=saliency_findings(study),
     )
 
@@ -228,17 +205,13 @@ def _made(study: Study, make: Callable[[Study], pd.DataFrame]) -> pd.DataFrame:
 
 
 def _notes(study: Study, points: pd.DataFrame) -> Iterator[str]:
-    yield from _unknown_speeds(study, points)
+    missing = points.loc[points["unknown"] != "", ["framework", "options", "knobs", "unknown"]]
+    for row in missing.drop_duplicates().to_dict("records"):
+        prefix = f"{row['options']}: " if row["options"] else ""
+        yield f"{prefix}{series_name(row, study.names)}: {row['unknown']}"
     yield from unequal_work(study)
     yield from interval_notes(points)
     yield from steadiness_notes(study)
     yield from disturbed_notes(study)
     yield from outlier_notes(study)
     yield from study.notes
-
-
-def _unknown_speeds(study: Study, points: pd.DataFrame) -> Iterator[str]:
-    missing = points.loc[points["unknown"] != "", ["framework", "options", "knobs", "unknown"]]
-    for row in missing.drop_duplicates().to_dict("records"):
-        prefix = f"{row['options']}: " if row["options"] else ""
-        yield f"{prefix}{series_name(row, study.names)}: {row['unknown']}"

@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from analysis.figures.catalogue import FIGURES
 from analysis.report.columns import TABLES
-from analysis.report.tables import COMPARE_COLUMNS
+from analysis.report.tables import COMPARE_LINES
 from analysis.score import BUILT_IN_COLUMNS, BUILT_IN_SCORE, ENDS, TAKEN_NAMES_FILE
 from unet_scaling.study.config import PROJECT
 
@@ -31,7 +31,7 @@ def column_lists() -> str:
         (table.file, table.about, {line.names: line.meaning for line in table.column_lines if line.in_file})
         for table in TABLES
     ]
-    lists.append(("compare.csv", COMPARE_ABOUT, {(name,): text for name, text in COMPARE_COLUMNS.items()}))
+    lists.append(("compare.csv", COMPARE_ABOUT, {line.names: line.meaning for line in COMPARE_LINES}))
     parts = []
     for file, about, columns in lists:
         rows = [

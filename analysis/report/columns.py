@@ -8,7 +8,7 @@ from analysis.budget import MOST_REST
 from analysis.diagnosis import diagnosis_table
 from analysis.report.assemble import Report
 from analysis.report.tables import Grid, Table
-from analysis.study import NAN, POINT
+from analysis.study import NAN, POINT, bounded
 from analysis.text import Row, clean, percent
 
 _RUN_COLUMNS = (
@@ -48,7 +48,7 @@ def _repeats_of_undecided(_report: Report, table: pd.DataFrame) -> pd.DataFrame:
 
 def _with_deviation(report: Report, table: pd.DataFrame) -> pd.DataFrame:
     """Return diagnoses with 1 - efficiency at their point."""
-    names = [*POINT, "deviation", "deviation_low", "deviation_high"]
+    names = [*POINT, *bounded("deviation")]
     return table.merge(report.overhead.budget[names], on=POINT, how="left")
 
 
@@ -405,7 +405,7 @@ TABLES = (
         """,
         "What to know before asking for nodes.", "request",
         "Step time, efficiency and cost of counts measured and predicted"),
-    Table("predictions.csv", lambda report: report.predictions, """
+    Table("predictions.csv", lambda report: report.extrapolation.predictions, """
         options, framework, knobs | the series | | point
         fitted_on | smallest and largest worker count of the fit | fitted on workers | text
         workers | predicted for

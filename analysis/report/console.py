@@ -1,6 +1,6 @@
 """Print a report: the answers first, then points, what was left out, notes, diagnoses, verdicts, doubts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -45,14 +45,11 @@ def print_report(report: Report, console: Console | None = None, folder: Path | 
     kinds = f"{score.heading} of played and real runs"
     _print_tables(console, kinds, report.played.points, played_short_columns(report), bounded, "played.csv")
     print_left_out(report.study, console)
-    _print_list(console, "Notes", report.notes, "report.html")
-    strongest = [str(diagnosis) for diagnosis in report.diagnoses[:MOST_DIAGNOSES]]
-    _print_list(console, "Where the time goes", strongest, "diagnosis.csv")
-    console.print()
-    for verdict in report.verdicts[:MOST_LINES]:
-        _print(console, str(verdict), "bold")
-    _print_more(console, len(report.verdicts), "comparison.csv")
-    _print_list(console, "Not equal in this comparison", report.doubts, "fairness.csv")
+    print_list(console, "Notes", report.notes, "report.html")
+    strongest = list(map(str, report.diagnoses[:MOST_DIAGNOSES]))
+    print_list(console, "Where the time goes", strongest, "diagnosis.csv")
+    print_list(console, "", list(map(str, report.verdicts)), "comparison.csv")
+    print_list(console, "Not equal in this comparison", report.doubts, "fairness.csv")
 
 
 def report_console() -> Console:
@@ -63,8 +60,8 @@ def report_console() -> Console:
 def print_left_out(study: Study, console: Console) -> None:
     """Print every run that is not used, and why."""
     left_out = study.all_left_out
-    lines = [f"{row['run']}: {row['reason']}" for row in left_out.iloc[:MOST_LINES].to_dict("records")]
-    _print_list(console, f"Left out: {len(left_out)}", lines, "left_out.csv", len(left_out))
+    lines = list(left_out["run"] + ": " + left_out["reason"])
+    print_list(console, f"Left out: {len(left_out)}", lines, "left_out.csv")
 
 
 def _print(console: Console, text: str, style: str | None = None) -> None:
@@ -91,20 +88,25 @@ def _print_answers(report: Report, console: Console) -> None:
         console.print()
 
 
-def _print_list(
-    console: Console, title: str, lines: Sequence[str], rest: str, total: int | None = None
-) -> None:
+def print_list(console: Console, title: str, lines: Sequence[str], rest: str) -> None:
+    """Print the first lines of a list below its title, without one in bold; `rest` has the others."""
     if lines:
         console.print()
+    if lines and title:
         _print(console, title)
     for line in lines[:MOST_LINES]:
-        _print(console, f"  - {line}")
-    _print_more(console, len(lines) if total is None else total, rest)
+        _print(console, f"  - {line}" if title else line, None if title else "bold")
+    if len(lines) > MOST_LINES:
+        _print(console, f"  and {len(lines) - MOST_LINES:,} more in {rest}")
 
 
-def _print_more(console: Console, total: int, rest: str) -> None:
-    if total > MOST_LINES:
-        _print(console, f"  and {total - MOST_LINES:,} more in {rest}")
+def empty_table(columns: Iterable[Column], title: str = "") -> Table:
+    """Return a table with these columns and no row."""
+    table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    for column in columns:
+        is_number = column.kind == "number"
+        table.add_column(column.heading, justify="right" if is_number else "left", no_wrap=is_number)
+    return table
 
 
 def _print_tables(
@@ -117,11 +119,7 @@ def _print_tables(
 ) -> None:
     """Print one table for each set of options; intervals only in columns `bounded`: others would not fit."""
     for options, rows in points.iloc[:MOST_CONSOLE_ROWS].groupby("options", sort=False):
-        title = clean(f"{name}: {options!s}" if options else name)
-        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-        for column in columns:
-            is_number = column.kind == "number"
-            table.add_column(column.heading, justify="right" if is_number else "left", no_wrap=is_number)
+        table = empty_table(columns, clean(f"{name}: {options!s}" if options else name))
         for _, series in rows.groupby(["framework", "knobs"], sort=False):
             for row in series.to_dict("records"):
                 cells = [(column.heading in bounded, column.cell(row)) for column in columns]

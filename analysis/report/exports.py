@@ -68,7 +68,7 @@ def speed_columns(report: Report) -> list[Column]:
 def played_short_columns(report: Report) -> list[Column]:
     """Return the columns on played runs that a terminal or a paper has room for."""
     return [
-        *point_keys(report),
+        *point_keys(report.study),
         text_column("runs", "kind"),
         integer_column("seeds", "seeds"),
         number_column(report.study.score.title, "iou", ".3f"),
@@ -107,7 +107,7 @@ def summary_json(report: Report) -> str:
         "frameworks": study.names,
         "criteria": {key(name): value for name, value in study.criteria.model_dump().items()},
         "left_out": study.all_left_out[["run", "state", "reason"]].to_dict("records"),
-        "provenance": {origin.name: origin.values for origin in origins(study.subject)},
+        "provenance": origins(study.subject),
         "answers": [dataclasses.asdict(answer) for answer in report.answers],
         "recommendations": recommendations,
         # Of the key of a comparison, options, knobs of both and workers: a verdict with one is on Horovod.
@@ -178,7 +178,7 @@ def summary_latex(report: Report) -> str:
             f"{report.study.iou_scope}. Speed-up is over 1 worker, efficiency is speed-up / workers; in "
             "brackets: intervals over runs."
         )
-        caption = with_restriction(restriction_words(report.study), medians)
+        caption = with_restriction(report.study.kind, restriction_words(report.study), medians)
     label = re.sub(r"[^A-Za-z0-9]+", "-", report.study.name).strip("-") or "points"
     lines = [
         r"% Needs \usepackage{booktabs}.",

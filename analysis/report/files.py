@@ -16,7 +16,6 @@ from analysis.report.exports import export_files
 from analysis.report.html import MAIN, report_page
 from analysis.report.markdown import summary_markdown
 from analysis.report.provenance import study_file
-from analysis.restriction import not_learned
 from analysis.text import clean, resolved, sentence
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import READABLE, write_atomically
@@ -114,8 +113,8 @@ def _drawn(inputs: Inputs, name: str) -> DrawnFigure | str:
     figure, study = FIGURES[name], inputs.study
     if study.runs.empty and figure.section != "saliency" and (study.played is None or name != "quality"):
         return ONLY_MAPS if study.played is None else ONLY_PLAYED
-    if figure.section in LEARNED_SECTIONS and (reason := not_learned(study)):
-        return reason
+    if figure.section in LEARNED_SECTIONS and study.kind.unlearned:
+        return study.kind.unlearned
     charts = figure.known(inputs)
     if not charts:
         return figure.empty.format(an_iou=study.score.with_article)
@@ -133,7 +132,7 @@ def inputs_of(report: Report) -> Inputs:
         comparisons=resolved(report.comparisons),
         iou=report.iou,
         cost=resolved(report.cost),
-        predictions=resolved(report.predictions),
+        predictions=resolved(report.extrapolation.predictions),
         overhead=report.overhead,
         played=report.played.points,
         scores=report.scores,

@@ -13,7 +13,6 @@ from analysis.stats import coverage
 from analysis.study import POINT
 from analysis.text import Row, clean, count, labelled, percent, repeats_text, sentence
 
-TEXT = ":--"
 # Numbers of trainings whose worker-hours an application for compute time may ask for.
 TRAININGS = (1, 10, 100)
 MARKUP = re.compile(r"[\\`*_{}<>#|$!]")
@@ -32,13 +31,14 @@ def summary_markdown(report: Report) -> str:
     parts += [*_request(report), *_played(report)]
     parts += [f"**{escaped(verdict)}**" for verdict in report.verdicts]
     if report.doubts:
-        parts += ["Not equal in this comparison:", _bullets(map(sentence, report.doubts))]
+        parts += ["Not equal in this comparison:", bullets(map(sentence, report.doubts))]
     if report.notes:
-        parts.append(_bullets(report.notes))
+        parts.append(bullets(report.notes))
     return "\n\n".join(parts) + "\n"
 
 
-def _bullets(lines: Iterable[str]) -> str:
+def bullets(lines: Iterable[str]) -> str:
+    """Return these lines as a list."""
     return "\n".join(f"- {escaped(line)}" for line in lines)
 
 
@@ -50,7 +50,7 @@ def _answers(report: Report) -> Iterator[str]:
         yield f"**{escaped(labelled(answer.options, answer.headline))}**"
         yield "\n".join(map(_tile_line, answer.tiles))
         if answer.next_steps:
-            yield f"Next:\n\n{_bullets(map(sentence, answer.next_steps))}"
+            yield f"Next:\n\n{bullets(map(sentence, answer.next_steps))}"
 
 
 def _tile_line(tile: Tile) -> str:
@@ -67,7 +67,7 @@ def _request(report: Report) -> Iterator[str]:
     chosen = [
         row for row in rows if advised.get((row["options"], row["workers"]), "") in (row["framework"], None)
     ]
-    if chosen and not report.study.is_emulated:
+    if chosen and not report.study.kind.unlearned:
         hours = [
             number_column(
                 f"worker-hours, {count(number, 'training')}",
@@ -79,10 +79,10 @@ def _request(report: Report) -> Iterator[str]:
             for number in TRAININGS
         ]
         yield "What to ask for (trainings that you plan, times the worker-hours of one):"
-        yield _column_table([*point_keys(report), *hours], chosen)
+        yield _column_table([*point_keys(report.study), *hours], chosen)
     if report.request_sentences:
         yield "## Before you ask for nodes"
-        yield _bullets(map(sentence, report.request_sentences))
+        yield bullets(map(sentence, report.request_sentences))
         beyond = report.request[report.request["source"] != "measured"]
         if len(beyond):
             yield _column_table(table_of("request.csv").columns(report), beyond.to_dict("records"))
@@ -98,15 +98,14 @@ def _played(report: Report) -> Iterator[str]:
         yield escaped(sentence(played_meaning(report.study.score)))
 
 
-def _column_table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
-    rules = ["--:" if column.kind == "number" else TEXT for column in columns]
-    cells = [[str(column.cell(row)) for column in columns] for row in rows]
-    return table([column.heading for column in columns], rules, cells)
+def _column_table(columns: Sequence[Column], rows: Iterable[Row]) -> str:
+    return markdown_table(columns, [[str(column.cell(row)) for column in columns] for row in rows])
 
 
-def table(headings: Iterable[str], rules: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a Markdown table; what would end a cell or start markup is escaped."""
-    lines = [map(escaped, headings), rules, *(map(escaped, row) for row in rows)]
+def markdown_table(columns: Sequence[Column], rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table of these cells; what would end a cell or start markup is escaped."""
+    rules = ["--:" if column.kind == "number" else ":--" for column in columns]
+    lines = [[escaped(column.heading) for column in columns], rules, *(map(escaped, row) for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -126,4 +125,4 @@ def _caption(report: Report) -> str:
         intervals = f"In brackets: {level} intervals over launches (bootstrap)."
     measured = f"Medians over {runs}, {repeats_text(repeats)} per point, warm-up left out."
     measured += " Efficiency is speed-up / workers, deviation 1 - efficiency."
-    return with_restriction(restriction_words(report.study), f"{measured} {intervals}")
+    return with_restriction(report.study.kind, restriction_words(report.study), f"{measured} {intervals}")

@@ -26,19 +26,11 @@ TASK_TABLES = ("task", TASK_OPTIONS)
 Axes = Mapping[tuple[str, str], Sequence[object]]
 
 
-@dataclass(frozen=True)
-class Origin:
-    """One fact of where the runs come from, with every value that the records have."""
-
-    name: str
-    values: tuple[str, ...]
-
-
-def origins(study: Study) -> list[Origin]:
-    """Return every fact that the headers of the used runs tell; empty for logs that carry none."""
+def origins(study: Study) -> dict[str, tuple[str, ...]]:
+    """Return every fact that the headers of the used runs tell, with its values; none of logs without."""
     found = [*study.headers.values(), *study.scripts.values()]
     if not found:
-        return []
+        return {}
     facts = [fact for fact in FACTS if study.headers or fact.group != "data"]
     # Scripts of Fabric and of the Trainer are one arm.
     fabric = NAMES["lightning"]
@@ -48,9 +40,9 @@ def origins(study: Study) -> list[Origin]:
     }
     named["scripts"] = [each.script or "typed" for each in study.scripts.values()]
     named["SHA-256 of the scripts"] = [each.script_sha256 or "not known" for each in study.scripts.values()]
-    told = [Origin(clean(name), _distinct(values)) for name, values in named.items() if values]
-    jobs = Origin("Slurm jobs", _distinct(each.job.get("SLURM_JOB_ID") for each in found))
-    return [*told, jobs, Origin("started (UTC)", _ends(each.started_utc for each in found))]
+    told = {clean(name): _distinct(values) for name, values in named.items() if values}
+    told["Slurm jobs"] = _distinct(each.job.get("SLURM_JOB_ID") for each in found)
+    return told | {"started (UTC)": _ends(each.started_utc for each in found)}
 
 
 def origin_line(study: Study) -> str:

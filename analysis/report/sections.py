@@ -70,8 +70,8 @@ def sections(
     """
     study = report.study
     speed = len(study.runs) > 0
-    compared = speed and not study.is_of_scripts
-    learns = not (study.is_emulated or study.is_of_scripts)
+    compared = speed and study.kind.compares
+    learns = not study.kind.unlearned
     played = study.played is not None and learns
     shown = {
         "points": speed,
@@ -91,19 +91,22 @@ def sections(
         "left-out": len(study.all_left_out),
         "notes": report.notes,
     }
+    is_open = dict.fromkeys(("cost", "loss", "request", "prediction", "runs", "played-runs", "notes"), False)
+    is_open |= {"budget": bool(report.diagnoses), "fairness": bool(report.doubts)}
+    is_open |= {"left-out": len(study.all_left_out) <= MOST_REMARKS}
     for name in (name for name, is_there in shown.items() if is_there):
-        values = _VALUES[name](report)
-        is_open, gallery = values.pop("is_open", True), values.pop("gallery", None)
-        said = _said(report, name, values)
+        said = _said(report, name, _VALUES[name](report) if name in _VALUES else {})
         drawings, absent = figures(name)
-        yield Section(study.score.key(name), *said, is_open, drawings, grids(report, name), absent, gallery)
+        key, tables = study.score.key(name), grids(report, name)
+        gallery = _gallery(report) if name == "saliency" else None
+        yield Section(key, *said, is_open.get(name, True), drawings, tables, absent, gallery)
 
 
 def _said(report: Report, name: str, values: Values) -> tuple[str, str, str, list[str]]:
     """Return title, lead, conclusion and remarks."""
     remarks = map(sentence, values.pop("remarks", []))
     title, lead, conclusion, *further = lines(
-        "sections", section=name, study=report.study, series=partial(_series, report), **values
+        "sections", section=name, report=report, study=report.study, series=partial(_series, report), **values
     )
     return title, lead, conclusion, [*further, *remarks]
 
@@ -148,7 +151,6 @@ def _frameworks(report: Report) -> Values:
 def _budget(report: Report) -> Values:
     has_budget = len(report.overhead.budget) > 0
     return {
-        "is_open": bool(report.diagnoses),
         "first": dict(vars(report.diagnoses[0]).items()) if report.diagnoses else None,
         "has_budget": has_budget,
         "note": next(iter(report.budget_notes), ""),
@@ -177,11 +179,8 @@ def _marks(rows: pd.DataFrame) -> dict[str, list[int]]:
 
 
 def _loss(report: Report) -> Values:
-    losses = report.study.runs.groupby("workers")["loss"].median().dropna()
-    return {
-        "is_open": False,
-        "ends": list(losses.iloc[[0, -1]].items())[: len(losses)] if len(losses) else [],
-    }
+    losses = list(report.study.runs.groupby("workers")["loss"].median().dropna().items())
+    return {"ends": losses if len(losses) < 2 else [losses[0], losses[-1]]}
 
 
 def _cost(report: Report) -> Values:
@@ -193,43 +192,16 @@ def _cost(report: Report) -> Values:
         is_shown = len(rows) > 1 and all(rows[0][f"{column}_high"] < row[f"{column}_low"] for row in rows[1:])
         least += [(what, is_shown, rows[0])] if rows else []
     sets = [f"Pareto set of {kind}" for kind in report.cost["pareto_of"].drop_duplicates() if kind]
-    return {"is_open": False, "least": least, "clock": CLOCK, "remarks": [*report.targets, *sets]}
-
-
-def _request(report: Report) -> Values:
-    first, *more = report.request_sentences[:MOST_REMARKS] or ["no speed was measured"]
-    return {"is_open": False, "first": first, "remarks": more}
+    return {"least": least, "clock": CLOCK, "remarks": [*report.targets, *sets]}
 
 
 def _prediction(report: Report) -> Values:
-    predicted = report.predictions
+    predicted = report.extrapolation.predictions
     errors = predicted.loc[predicted["held_out"].astype(bool), "error"].abs().dropna()
     first = next(iter(report.extrapolation.notes), "nothing was predicted")
     notes = [*score_notes(report.scores), *report.extrapolation.notes][:MOST_REMARKS]
     remarks = [note for note in notes if len(errors) or note != first]
-    return {"is_open": False, "errors": errors, "first": first, "remarks": remarks}
-
-
-def _fairness(report: Report) -> Values:
-    marks = report.fairness["mark"]
-    unmet = report.fairness.loc[marks == "no", "check"].tolist()
-    return {"is_open": bool(report.doubts), "marks": list(marks), "unmet": unmet}
-
-
-def _runs(report: Report) -> Values:
-    runs = report.study.runs
-    disturbed = int((runs["disturbed"] != "").sum())
-    is_known = disturbed > 0 or runs["busy_share"].notna().all()
-    return {"is_open": False, "runs": len(runs), "disturbed": disturbed, "is_known": is_known}
-
-
-def _left_out(report: Report) -> Values:
-    states = report.study.all_left_out["state"].value_counts().to_dict()
-    return {"is_open": sum(states.values()) <= MOST_REMARKS, "states": states}
-
-
-def _notes(report: Report) -> Values:
-    return {"is_open": False, "notes": report.notes, "remarks": report.notes}
+    return {"errors": errors, "first": first, "remarks": remarks}
 
 
 def _played(report: Report) -> Values:
@@ -253,7 +225,6 @@ def _saliency(report: Report) -> Values:
     return {
         "found": [*found.warnings, *found.sentences],
         "speeds": [(options, rows.to_dict("records")) for options, rows in fastest],
-        "gallery": _gallery(report),
     }
 
 
@@ -302,10 +273,6 @@ def _source(explained: Explained, file: SaliencyFile | None) -> str:
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
-def _played_runs(report: Report) -> Values:
-    return {"is_open": False, "runs": 0 if report.study.played is None else len(report.study.played.runs)}
-
-
 _VALUES: Mapping[str, Callable[[Report], Values]] = {
     "points": _points,
     "against": _against,
@@ -314,13 +281,9 @@ _VALUES: Mapping[str, Callable[[Report], Values]] = {
     "iou": _iou,
     "cost": _cost,
     "loss": _loss,
-    "request": _request,
+    "request": lambda report: {"remarks": report.request_sentences[1:MOST_REMARKS]},
     "prediction": _prediction,
-    "fairness": _fairness,
-    "runs": _runs,
-    "left-out": _left_out,
     "played": _played,
-    "played-runs": _played_runs,
     "saliency": _saliency,
-    "notes": _notes,
+    "notes": lambda report: {"remarks": report.notes},
 }

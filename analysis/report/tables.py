@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis.report.assemble import Report
 from analysis.restriction import restriction_words
-from analysis.study import COMPARED, Names, Study
+from analysis.study import COMPARED, ENDS, Study
 from analysis.text import UNKNOWN, Row, capitalised, clean, cleaned, interval_of, number, series_name, unit_of
 
 # Ten digits: more than any measurement has, and the same on every processor.
@@ -27,40 +27,6 @@ BADGES = {
     "yes": "yes", "no loss": "yes", "no": "no", "loss": "no", "diverges": "no", "not shown": "unknown",
     "not known": "unknown", "undecided": "unknown", "baseline": "baseline",
 }  # fmt: skip
-# Column -> its description: the columns of compare.csv, which docs/columns.md lists.
-COMPARE_COLUMNS = {
-    "framework": "pytorch_native, horovod, lightning or accelerate",
-    "workers": "",
-    "options": "options that vary within a study and did not change between them",
-    "knobs": "the same, of this framework alone",
-    "only_in": "A or B, where only one study has the point; else empty",
-    "launches_a": "launches of A that count for speed",
-    "launches_b": "",
-    "throughput_a": "median over them, in images / s (older logs: epochs / h)",
-    "throughput_b": "",
-    "ratio": "throughput of B / A, ratio of the medians",
-    "ratio_low": "interval of the ratio, which holds for all points of the table together",
-    "ratio_high": "",
-    "coverage": "actual confidence level of an interval over so few launches",
-    "p_adjusted": "probability by chance, corrected by Holm",
-    "comparisons": "for so many points",
-    "outcome": "A faster, B faster, suggests either (3 or 4 launches), no significant difference, withheld, "
-    "or not enough repeats",
-    "doubts": "launches disturbed, at the same time, or of both studies: then nothing is claimed",
-    "launches_needed": "launches of each study that resolve this ratio at 80 % power, if the variation stays",
-    "seeds_a": "runs of A with an IoU",
-    "seeds_b": "",
-    "seeds_paired": "seeds that both have, compared as pairs; 0: unpaired",
-    "iou_a": "median over the seeds",
-    "iou_b": "",
-    "iou_difference": "IoU of B - A: median of the pairs, or difference of the medians",
-    "iou_difference_low": "its interval, which holds for all points together",
-    "iou_difference_high": "",
-    "iou_p_adjusted": "",
-    "iou_outcome": "A higher, B higher, no significant difference, nothing learned (no more than a constant "
-    "prediction scores), not enough repeats, or refused",
-    "iou_remarks": "why it is refused, or how seeds were compared and how many runs diverged",
-}
 
 
 @dataclass(frozen=True)
@@ -104,11 +70,6 @@ class Grid:
     leads: bool = False
 
     @property
-    def rows(self) -> tuple[GridRow, ...]:
-        """Return all rows, in order."""
-        return tuple(row for _, rows in self.groups for row in rows)
-
-    @property
     def choices(self) -> list[str]:
         """Return the headings of which the reader chooses one; none where there is nothing to choose."""
         headings = [column.heading for column in self.columns if column.switched]
@@ -148,11 +109,6 @@ def number_column(
 def integer_column(heading: str, name: str) -> Column:
     """Return a column of counts."""
     return number_column(heading, name, ",.0f", bounded=False)
-
-
-def framework_column(names: Names) -> Column:
-    """Return the column of frameworks, with the options that vary in one of them."""
-    return Column("framework", lambda row: Cell(series_name(row, names), kind=row["framework"]), "text")
 
 
 def make_grid(
@@ -204,19 +160,19 @@ class ColumnLine:
         names = [
             key.removesuffix(" ±") + end
             for key in keys.strip("()").split(", ")
-            for end in (("", "_low", "_high") if key.endswith(" ±") else ("",))
+            for end in (ENDS if key.endswith(" ±") else ("",))
         ]
         return cls(tuple(names), meaning, heading, form, in_file)
 
-    def columns(self, table: pd.DataFrame, report: Report) -> list[Column]:
+    def columns(self, table: pd.DataFrame, study: Study) -> list[Column]:
         """Return the columns of the page, for what is in this table."""
         if not self.form:
             return []
         if self.form in ("point", "framework"):
-            keys = point_keys(report)
+            keys = point_keys(study)
             return keys if self.form == "point" else keys[:1]
         name = self.names[0]
-        words = words_of(report.study)
+        words = words_of(study)
         form, *marks = self.form.split()
         if form in ("text", "run", "badge", "mark"):
             return [text_column(self.heading.format_map(words), name, form)]
@@ -232,12 +188,55 @@ class ColumnLine:
         return [number_column(heading, name, form, scale=scale, bounded=bounded, switched=switched)]
 
 
+def column_lines(text: str) -> list[ColumnLine]:
+    """Return the columns of a text with one `ColumnLine` a line, continued where indented."""
+    lines = re.sub(r"\n +", " ", dedent(text)).splitlines()
+    return [ColumnLine.of(line) for line in lines if line]
+
+
+# The columns of compare.csv, and of the table of points that `compare` shows.
+COMPARE_LINES = column_lines("""
+    framework | pytorch_native, horovod, lightning or accelerate | | framework
+    workers | | workers | ,.0f
+    options | options that vary within a study and did not change between them
+    knobs | the same, of this framework alone
+    only_in | A or B, where only one study has the point; else empty
+    launches_a | launches of A that count for speed | launches A | ,.0f
+    launches_b | | launches B | ,.0f
+    throughput_a | median over them, in images / s (older logs: epochs / h) | A | ~4
+    throughput_b | | B | ~4
+    ratio | throughput of B / A, ratio of the medians | B / A | .3f ±
+    ratio_low | interval of the ratio, which holds for all points of the table together
+    ratio_high |
+    coverage | actual confidence level of an interval over so few launches
+    p_adjusted | probability by chance, corrected by Holm
+    comparisons | for so many points
+    outcome | A faster, B faster, suggests either (3 or 4 launches), no significant difference, withheld, or
+        not enough repeats | speed | text
+    doubts | launches disturbed, at the same time, or of both studies: then nothing is claimed
+    launches_needed | launches of each study that resolve this ratio at 80 % power, if the variation stays
+    seeds_a | runs of A with an IoU
+    seeds_b |
+    seeds_paired | seeds that both have, compared as pairs; 0: unpaired
+    iou_a | median over the seeds
+    iou_b |
+    iou_difference | IoU of B - A: median of the pairs, or difference of the medians
+        | difference of {score} | +.4f ±
+    iou_difference_low | its interval, which holds for all points together
+    iou_difference_high |
+    iou_p_adjusted |
+    iou_outcome | A higher, B higher, no significant difference, nothing learned (no more than a constant
+        prediction scores), not enough repeats, or refused | {score} | text
+    iou_remarks | why it is refused, or how seeds were compared and how many runs diverged
+    """)
+
+
 @dataclass(frozen=True)
 class Table:
     """One table of a report.
 
     `file` is written as its ending says, CSV or Parquet. `make` returns the table; `lines` are its columns in
-    the order of the file, one `ColumnLine` a line, continued where indented. `about` is a sentence for
+    the order of the file (see `column_lines`). `about` is a sentence for
     docs/columns.md. With a `section`, the page shows it there under a `caption`, with `leads` before the
     figures; `rows` returns what it shows of the table. With `needs_rows` there is no file without rows.
     """
@@ -255,8 +254,7 @@ class Table:
     @cached_property
     def column_lines(self) -> list[ColumnLine]:
         """Return its columns."""
-        lines = re.sub(r"\n +", " ", dedent(self.lines)).splitlines()
-        return [ColumnLine.of(line) for line in lines if line]
+        return column_lines(self.lines)
 
     @property
     def names(self) -> list[str]:
@@ -294,7 +292,7 @@ class Table:
     def columns(self, report: Report, table: pd.DataFrame | None = None) -> list[Column]:
         """Return the columns that the page shows of a table, by default of all rows."""
         shown = self.make(report) if table is None else table
-        return [column for line in self.column_lines for column in line.columns(shown, report)]
+        return [column for line in self.column_lines for column in line.columns(shown, report.study)]
 
     def grid(self, report: Report) -> Grid:
         """Return the table as the page shows it."""
@@ -308,9 +306,12 @@ class Table:
         return make_grid(name, caption, rows, self.columns(report, rows), file, self.leads)
 
 
-def point_keys(report: Report) -> list[Column]:
-    """Return the columns that name a point."""
-    return [framework_column(report.study.names), integer_column("workers", "workers")]
+def point_keys(study: Study) -> list[Column]:
+    """Return the columns that name a point: the framework with its knobs, and the workers."""
+    framework = Column(
+        "framework", lambda row: Cell(series_name(row, study.names), kind=row["framework"]), "text"
+    )
+    return [framework, integer_column("workers", "workers")]
 
 
 def words_of(study: Study) -> dict[str, str]:
