@@ -16,7 +16,6 @@ from analysis.report.column_lists import taken_names
 from analysis.report.columns import TABLES
 from analysis.report.tables import COMPARE_LINES
 from analysis.score import TAKEN_NAMES_FILE, Score
-from analysis.study import SCRIPTS
 from tests.evidence import evidence
 from tests.own_task_records import OTHER_SCORE, SCORE, as_own_task
 from tests.played_runs import near, write_all_played, write_real
@@ -122,11 +121,8 @@ def test_no_name_of_a_score_is_that_of_another_column() -> None:
     """Every column that there is, and what it begins with, may be the name of a score."""
     assert TAKEN_NAMES_FILE.read_text() == taken_names(), "make docs"
     tables = [[name for name in table.names if Score("x").has(name)] for table in TABLES]
-    tables += [
-        [name for line in COMPARE_LINES for name in line.names],
-        [table.file.partition(".")[0] for table in TABLES],
-        [*FIGURES],
-    ]
+    compared = [name for line in COMPARE_LINES for name in line.names]
+    tables += [compared, [table.file.partition(".")[0] for table in TABLES], [*FIGURES]]
     for name in {part for names in tables for column in names for part in beginnings(column)}:
         for names in tables:
             written = [Score(name).key(column) for column in names]
@@ -253,7 +249,7 @@ def test_a_run_of_a_script_that_does_not_belong_is_left_out(case: str, tmp_path:
     found = report_of(tmp_path)
     assert set(found.left_out) == runs, found.left_out
     assert all(words in reason for reason in found.left_out.values()), found.left_out
-    assert (found.study.kind == SCRIPTS) == (case != "the project's own")
+    assert found.study.kind.compares == (case == "the project's own")
 
 
 # Seconds of a step of each framework over those of native DDP, on 2 workers.
