@@ -20,7 +20,7 @@ BUILT_IN_COLUMNS = frozenset(
 TAKEN_NAMES_FILE = Path(__file__).with_name("taken_names.txt")
 TAKEN_NAMES = frozenset(TAKEN_NAMES_FILE.read_text().split())
 # What such a name may end in.
-ENDS = re.compile(r"_(low|high|a|b)$")
+SCORE_ENDINGS = re.compile(r"_(low|high|a|b)$")
 _NAMED_FOR_IOU = re.compile(rf"(?<![a-z]){BUILT_IN_SCORE}(?![a-z])")
 
 
@@ -53,7 +53,7 @@ class Score:
     @property
     def column(self) -> str:
         """Its column in outputs: its name, or "loss_score" where "loss" is the name of something else."""
-        taken = {self.name, ENDS.sub("", self.name)} & TAKEN_NAMES
+        taken = {self.name, SCORE_ENDINGS.sub("", self.name)} & TAKEN_NAMES
         return f"{self.name}_score" if taken else self.name
 
     def has(self, column: str) -> bool:

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from analysis.figures.catalogue import FIGURES
 from analysis.report.columns import TABLES
 from analysis.report.tables import COMPARE_LINES
-from analysis.score import BUILT_IN_COLUMNS, BUILT_IN_SCORE, ENDS, TAKEN_NAMES_FILE
+from analysis.score import BUILT_IN_COLUMNS, BUILT_IN_SCORE, SCORE_ENDINGS, TAKEN_NAMES_FILE
 from unet_scaling.study.config import PROJECT
 
 PAGE = PROJECT / "docs" / "columns.md"
@@ -47,7 +47,7 @@ def taken_names() -> str:
     """Return the names of columns, files, figures and keys besides those named for the score, one a line."""
     names = [name for table in TABLES for name in (*table.names, PurePath(table.file).stem)]
     every = (*names, *FIGURES, *FURTHER_NAMES)
-    taken = {ENDS.sub("", name) for name in every if BUILT_IN_SCORE not in name.split("_")}
+    taken = {SCORE_ENDINGS.sub("", name) for name in every if BUILT_IN_SCORE not in name.split("_")}
     return "".join(f"{name}\n" for name in sorted(taken - BUILT_IN_COLUMNS))
 
 
