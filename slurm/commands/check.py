@@ -17,7 +17,7 @@ from slurm.commands.options import add_study
 from slurm.preflight import check_inputs, data_folders, limit_text, require_throughput
 from unet_scaling.data.folder import read_manifest
 from unet_scaling.group.identity import LAUNCHERS
-from unet_scaling.study.command_line import CommandLine
+from unet_scaling.study.command_line import CALLED, CommandLine
 from unet_scaling.study.config import PROGRAMS_FOLDER, PROJECT, RunConfig
 from unet_scaling.study.errors import EXIT_OK, UserError
 from unet_scaling.study.study_file import read_study
@@ -38,7 +38,11 @@ def main() -> int:
     on_gpus = check_study(arguments) if arguments.study else False
     if arguments.study and arguments.only_files:
         return EXIT_OK
-    return try_installation(on_gpus)
+    code = try_installation(on_gpus)
+    if code == EXIT_OK and arguments.study:
+        where = f"submit {arguments.study} --cluster {arguments.cluster} --dry-run"
+        print(f"ready; next: {CALLED} {where if arguments.cluster else f'run {arguments.study}'}")
+    return code
 
 
 def command_line() -> CommandLine:
@@ -72,10 +76,10 @@ def check_study(arguments: argparse.Namespace) -> bool:
                 manifest.require_options(config.data)
     workers = ", ".join(map(str, study.workers))
     inputs = f"{_verify_tasks(configs)} verified" if study.task.file else "images unchanged"
-    print(f"{arguments.study}: {count(len(configs), 'run')} on {workers} workers; {inputs}")
+    print(f"{arguments.study}: {count(len(configs), 'run')} on {workers} workers; {inputs}", flush=True)
     if cluster:
         prologue_path(cluster)
-        print(f"{arguments.cluster}: {limit_text(cluster, configs, one_allocation=False)}")
+        print(f"{arguments.cluster}: {limit_text(cluster, configs, one_allocation=False)}", flush=True)
     return cluster is not None and bool(cluster.gres) and "horovod" in study.frameworks
 
 
