@@ -17,7 +17,7 @@ from tests.sweeps import Sweep
 from tests.task_mistakes import HIDDEN, RANK, changed
 from tests.tasks import EXAMPLES, SOMETIMES_UNUSED, example, points_config
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, WRAPPERS
-from unet_scaling.study.errors import EXIT_USAGE
+from unet_scaling.study.errors import EXIT_DIVERGED, EXIT_USAGE
 from unet_scaling.study.record import RECORD_NAME, Record, read_record
 from unet_scaling.study.record_lines import Scores
 from unet_scaling.study.run_state import run_state
@@ -70,14 +70,14 @@ def test_two_workers_end_alike_as_diverged_or_by_a_mistake_that_is_named(tmp_pat
         make_run(tmp_path / f"r-{name}", points_config(tmp_path / name, task, framework="horovod", workers=2))
         for name, task in (("infinite", source), ("unused", LATER_UNUSED))
     ]
-    program = [PROJECT / "tests" / "train_several.py", PROJECT / "horovod" / "train.py", *folders]
-    code = launch([*map(str, program)], 2, tmp_path / "output.log", cores_each=1)
+    program = str(PROJECT / "horovod" / "train.py")
+    codes = [launch([program, str(folder)], 2, folder / "output.log", cores_each=1) for folder in folders]
     diverged, mistaken = folders
     state = run_state(diverged)
     assert state.state == "diverged"
     assert re.search(r"my_task\.py.*: count: ", state.reason)
     assert (tmp_path / "infinite" / "my_task.py.made").read_text() == "01"
-    assert code == EXIT_USAGE, "of the last run"
+    assert codes == [EXIT_DIVERGED, EXIT_USAGE]
     said = (mistaken / "output.log").read_text()
     assert re.search(r"my_task\.py:\d+: loss: no gradient after a pass for spare.weight, spare.bias", said)
     assert read_record(mistaken / RECORD_NAME).header is not None

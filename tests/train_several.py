@@ -1,7 +1,8 @@
 """Train several run folders in one launch: python tests/train_several.py TRAIN_PY RUN_FOLDER ...
 
 A worker imports the twin once, which takes longer than a small run, and is then forked for every run, before
-anything of it has begun: each has processes, a group and memory of its own. Prints exit codes by folder.
+anything of it has begun: each has processes, a port, a group and memory of its own; but MPI connects the
+workers of a launch once. Prints exit codes by folder.
 """
 
 import importlib.util
@@ -22,11 +23,13 @@ def main() -> None:
     spec.loader.exec_module(twin)
     # Else every run would import it: an optimizer does so when it is made.
     importlib.import_module("torch._dynamo")
-    codes = {}
-    for folder in folders:
+    codes: dict[str, int] = {}
+    for number, folder in enumerate(folders):
         worker = os.fork()
         if worker == 0:
             sys.argv = [program, folder]
+            # A worker that is through may begin the next while another serves the last.
+            os.environ["MASTER_PORT"] = str(int(os.environ.get("MASTER_PORT", "0")) + number)
             with Path(folder, "output.log").open("ab") as output:
                 os.dup2(output.fileno(), sys.stdout.fileno())
                 os.dup2(output.fileno(), sys.stderr.fileno())

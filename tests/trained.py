@@ -12,6 +12,7 @@ from filelock import FileLock
 
 from slurm.local import launch
 from tests.studies import make_images, make_point, make_run
+from unet_scaling.group.horovod_controller import is_mpi
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.record import RECORD_NAME, Record, read_record
 
@@ -52,12 +53,19 @@ class TrainedRuns:
     def together(self, configs: Sequence[RunConfig]) -> None:
         """Launch what nobody has: all of one framework and number of workers at once, one after the other."""
         self._folder.mkdir(exist_ok=True)
-        for kind in dict.fromkeys((config.framework, config.workers) for config in configs):
-            runs = {self.folder(each): each for each in configs if (each.framework, each.workers) == kind}
-            with FileLock(self._folder / f"{kind[0]}-{kind[1]}.lock"):
+        for kind in dict.fromkeys(map(_kind, configs)):
+            runs = {self.folder(each): each for each in configs if _kind(each) == kind}
+            framework, workers, _ = kind
+            with FileLock(self._folder / f"{framework}-{workers}.lock"):
                 missing = {folder: each for folder, each in runs.items() if not folder.exists()}
                 if missing:
-                    _launch(missing, *kind)
+                    _launch(missing, framework, workers)
+
+
+def _kind(config: RunConfig) -> tuple[str, int, str]:
+    """Return what runs of one launch have in common; several workers start MPI once in a launch."""
+    alone = config.framework == "horovod" and config.workers > 1 and is_mpi(config)
+    return config.framework, config.workers, config.model_dump_json() if alone else ""
 
 
 def _launch(runs: Mapping[Path, RunConfig], framework: str, workers: int) -> None:
