@@ -6,6 +6,7 @@ errors.
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import optimize, special  # type: ignore[import-untyped]
+from scipy import integrate, optimize, special  # type: ignore[import-untyped]
 
 from analysis.arrays import Array, Integers
 from analysis.processes import parallel_map
@@ -73,11 +74,12 @@ def ring_bytes(at: Counts) -> Array:
 @functools.cache
 def _largest_of_normals(number: int) -> float:
     """Return the expected maximum of so many independent standard normals; 0 of one."""
-    if number == 1:
-        return 0.0
-    x, step = np.linspace(-12, 12, 4801, retstep=True)
-    density = np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
-    return float(step * np.sum(x * number * density * special.ndtr(x) ** (number - 1)))
+
+    def at(x: float) -> float:
+        density = math.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+        return float(x * number * density * special.ndtr(x) ** (number - 1))
+
+    return float(integrate.quad(at, -np.inf, np.inf, epsabs=1e-12)[0]) if number > 1 else 0.0
 
 
 # Growth with the workers. Coefficients are seconds: of one worker's step; of sending all gradients once over

@@ -1,6 +1,6 @@
 """What stands before every number of a study whose kind restricts what can be said of it."""
 
-from analysis.study import Study, StudyKind
+from analysis.study import NOT_PROVEN_EQUAL, Study, StudyKind
 from analysis.text import capitalised, first_of
 from unet_scaling.study.record_lines import Header
 
@@ -10,7 +10,7 @@ _MOST_NAMED = 3
 
 def restriction_words(study: Study) -> str:
     """Return "emulated, k = 7, link 10gbit, profile v100_like.toml"; empty without a restriction."""
-    parts = [study.kind.restricted] * bool(study.kind.restricted)
+    parts = [study.kind.restricted] if study.kind.restricted else []
     for header in _emulated(study):
         parts.append(f"k = {header.dilation or 1:g}")
         parts += [f"link {header.link_rate}"] if header.link_rate else []
@@ -34,20 +34,20 @@ def restriction_notes(study: Study) -> list[str]:
         f"{header.script} {header.script_sha256[:16]}" if header.script_sha256 else "typed"
         for header in study.scripts.values()
     )
-    named, _, unproven = study.kind.restricted.partition(",")
-    recorded = (
-        f"{named} ({first_of(list(scripts), 'script', _MOST_NAMED)}),{unproven}: model, data, batches, "
-        "learning rate and score are not recorded: no framework is called faster, and nothing recommended"
-    )
+    if scripts:
+        return [
+            f"recorded in scripts ({first_of(list(scripts), 'script', _MOST_NAMED)}), {NOT_PROVEN_EQUAL}: "
+            "model, data, batches, learning rate and score are not recorded: no framework is called faster, "
+            "and nothing recommended"
+        ]
     profiles = {header.compute.sha256: header.compute for header in _emulated(study) if header.compute}
-    emulated = [
+    return [
         f"emulated: the workers waited instead of computing, by the profile {profile.name} "
         f"(SHA-256 {profile.sha256[:16]}) of {profile.device}, "
         + (f"an assumption: {profile.assumption}" if profile.assumption else "measured")
         + "; only communication, launcher and scheduler are real"
         for profile in profiles.values()
     ]
-    return [recorded] if scripts else emulated
 
 
 def _emulated(study: Study) -> list[Header]:

@@ -189,10 +189,11 @@ EMULATED = StudyKind(
     unlearned="every run is emulated: nothing is learned, so that there is no loss and no IoU",
     unknown="not emulated",
 )
+NOT_PROVEN_EQUAL = "arms not proven equal"
 # Of unet_scaling/record: the runs are real, but nothing shows that two scripts do the same work.
 SCRIPTS = StudyKind(
     compares=False,
-    restricted="recorded in scripts, arms not proven equal",
+    restricted=f"recorded in scripts, {NOT_PROVEN_EQUAL}",
     meaning="each arm is measured by itself, and no two are compared",
     unlearned="every run is one of a script, which records its speed alone",
     unknown="not recorded",

@@ -25,7 +25,7 @@ from analysis.options import is_knob
 from analysis.pairs import NO, Check
 from analysis.points import CLOCK
 from analysis.restriction import after, restriction_words
-from analysis.study import Study
+from analysis.study import NOT_PROVEN_EQUAL, Study
 from analysis.text import Row, capitalised, count
 from analysis.words import device_of, lines
 from unet_scaling.study.command_line import LAUNCH_HINT
@@ -241,6 +241,6 @@ def script_answers(study: Study, points: pd.DataFrame) -> list[Answer]:
         headline, value, detail, trusted, step = lines("script", study=study, rows=rows)
         unknown = (Tile(title, "", "", "unknown") for title in (study.score.heading, COST_TITLE))
         speed = Tile("Speed", value, detail, "unknown")
-        trust = Tile("Trust", study.kind.restricted.partition(", ")[2], trusted, "caution")
+        trust = Tile("Trust", NOT_PROVEN_EQUAL, trusted, "caution")
         answers.append(Answer(str(options), "script", headline, (speed, *unknown, trust), (step,)))
     return answers

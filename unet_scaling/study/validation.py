@@ -66,7 +66,9 @@ def setting(text: str) -> tuple[str, object]:
         return key, tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):
         if ANOTHER_SETTING.search(value):
-            raise argparse.ArgumentTypeError(f"{text!r}: repeat --set for each key") from None
+            raise argparse.ArgumentTypeError(
+                f"{text!r}: repeat the option for each key, or quote a text"
+            ) from None
         return key, tomllib.loads(f"value = {json.dumps(value)}")["value"]
 
 
