@@ -75,7 +75,7 @@ evidence: ## unpack the committed records that pages rest on into build/evidence
 	@for each in logs/evidence/*.tar.xz; do tar -xf $$each -C build/evidence; done
 	@cp -r logs/evidence/*/ build/evidence
 
-examples: evidence ## write the example reports of docs/examples and three pictures of the pages
+examples: evidence ## write the example reports of docs/examples and two pictures of the pages
 	@docs/examples/make.sh
 
 clean: ## remove the environment and what runs left; logs stay

@@ -82,7 +82,8 @@ SERIES_STYLES: dict[str, FrameworkStyle] = {
     "random": FrameworkStyle(Colour.MUTED, Colour.MUTED, "", 0),
 }
 STYLE: dict[Any, Any] = {
-    "font.family": FONT_NAME,
+    "font.family": "sans-serif",
+    "font.sans-serif": FONT_NAME,
     "font.size": TEXT_PX,
     "axes.labelsize": AXIS_TITLE_PX,
     "text.color": Colour.INK,
@@ -109,6 +110,7 @@ STYLE: dict[Any, Any] = {
     "legend.borderaxespad": 0,
     "legend.columnspacing": 1.4,
     "svg.hashsalt": "unet-scaling",  # else the ids of an SVG are random
+    "svg.fonttype": "none",  # text, not shapes of letters
 }
 
 

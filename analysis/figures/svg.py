@@ -71,27 +71,28 @@ def picture(panels: Sequence[Panel], name: str, caption: str, alternative: str) 
             top += max(int(figure.bbox.height) for figure in figures)
         placed[0][0].set_label(alternative)
         size = (PANEL_WIDTH_PX * min(len(panels), MOST_COLUMNS), top)
-        files = (_svg_file(placed, size), _png_file(placed, size))
-        ids = [f"figure-{name}-{number}" for number in range(1, len(placed) + 1)]
-        inline = tuple(inline_svg(figure, own) for (figure, *_), own in zip(placed, ids, strict=True))
-    return DrawnFigure(name, clean(caption), *files, inline)
+        png = _png_file(placed, size)
+        drawn = [_svg(figure) for figure, *_ in placed]
+        svg = _svg_file(drawn, placed, size)
+        inline = [
+            inline_svg(root, f"figure-{name}-{number}", figure)
+            for number, (root, (figure, *_)) in enumerate(zip(drawn, placed, strict=True), start=1)
+        ]
+    return DrawnFigure(name, clean(caption), svg, png, tuple(inline))
 
 
-def _svg_file(placed: Sequence[tuple[Figure, int, int]], size: tuple[int, int]) -> bytes:
-    """Return one SVG; what several panels define alike, such as the shape of a letter, it has once."""
+def _svg_file(
+    drawn: Sequence[Element], placed: Sequence[tuple[Figure, int, int]], size: tuple[int, int]
+) -> bytes:
+    """Return one SVG of all panels, on white; its text is text, in the font of matplotlib or the viewer's."""
     width, height = size
     whole = Element(
         f"{{{SVG}}}svg", width=f"{width}pt", height=f"{height}pt", viewBox=f"0 0 {width} {height}"
     )
-    defined: set[str] = set()
-    for figure, left, top in placed:
+    ElementTree.SubElement(whole, f"{{{SVG}}}rect", width="100%", height="100%", fill=Colour.PAPER)
+    for root, (_, left, top) in zip(drawn, placed, strict=True):
         part = ElementTree.SubElement(whole, GROUP, transform=f"translate({left} {top})")
-        part.extend(_svg(figure, "path"))
-        for definitions in part.iter(DEFINITIONS):
-            for each in list(definitions):
-                if each.get("id") in defined:
-                    definitions.remove(each)
-                defined.add(each.get("id", ""))
+        part.extend(root)
     return ElementTree.tostring(whole)
 
 
@@ -109,21 +110,14 @@ def _png_file(placed: Sequence[tuple[Figure, int, int]], size: tuple[int, int]) 
     return buffer.getvalue()
 
 
-def inline_svg(figure: Figure, name: str) -> str:
-    """Return the figure as an `svg` element for a web page; screen readers say the figure's label.
+def inline_svg(root: Element, name: str, figure: Figure) -> str:
+    """Return a drawn figure as an `svg` element for a web page; screen readers say the figure's label.
 
-    One unit of it is one pixel of the page. It is transparent, and takes its colours from the page. All ids
-    start with `name`, so that several figures can share a page. Text stays text, in the page's own type.
+    One unit of it is one pixel of the page. It takes its colours and its type from the page. All ids start
+    with `name`, so that several figures can share a page.
     """
-    for text in figure.findobj(Text):
-        if text.get_path_effects():  # outlines, which would make paths of texts
-            text.set_path_effects([])
-            text.set_gid(HALO)
-    root = _svg(figure, "none")
     styles, *_ = root.iter(DEFINITIONS)  # that hold for the whole page
     root.remove(styles)
-    for group in [element for element in root.iter() if element.get("id") == HALO]:
-        group.attrib = {"paint-order": "stroke", "stroke": Colour.PAPER, "stroke-width": "3"}
     values = [value for element in root.iter() for value in element.attrib.values() if "#" in value]
     referred = dict.fromkeys(found for value in values for found in REFERENCE.findall(value))
     ids = {old: f"{name}-{number}" for number, old in enumerate(referred, start=1)}
@@ -147,20 +141,24 @@ def _restyled(key: str, value: str, ids: dict[str, str]) -> str:
     return REFERENCE.sub(lambda match: ids.get(match[0], match[0]), value)
 
 
-def _svg(figure: Figure, fonttype: str) -> Element:
-    """Return the figure as SVG with titles of its marks; `fonttype` is "path", or "none" for text as text."""
+def _svg(figure: Figure) -> Element:
+    """Return the figure as a transparent SVG, whose text is text, with titles of its marks."""
     ElementTree.register_namespace("", SVG)
     ElementTree.register_namespace("xlink", XLINK)
+    for text in figure.findobj(Text):
+        if text.get_path_effects():  # outlines, which would make paths of texts
+            text.set_path_effects([])
+            text.set_gid(HALO)
     buffer = io.BytesIO()
-    # Only as a file it has a ground of its own.
-    with rc_context({"svg.fonttype": fonttype}):
-        figure.savefig(buffer, format="svg", metadata=NO_METADATA, transparent=fonttype == "none")
+    figure.savefig(buffer, format="svg", metadata=NO_METADATA, transparent=True)
     root = ElementTree.fromstring(buffer.getvalue())  # noqa: S314 (matplotlib has just written it)
     for group in root.iter():
         texts = group.get("id", "").partition(TITLES)[2]
         if texts:
             del group.attrib["id"]
             _write_titles(group, json.loads(texts))
+        elif group.get("id") == HALO:
+            group.attrib = {"paint-order": "stroke", "stroke": Colour.PAPER, "stroke-width": "3"}
     return root
 
 

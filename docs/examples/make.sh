@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Write again the example reports of this folder and three pictures of the pages, from the committed records.
+# Write again the example reports of this folder and two pictures of the pages, from the committed records.
 # Called by `make examples`.
 set -euo pipefail
 
@@ -12,9 +12,6 @@ trap 'rm -rf "$reports"' EXIT
 keep_alone() {
     sed -E 's/ href="[^#":]*"//g' "$1"
 }
-
-"$python" -m analysis logs/evidence/published_gap_openmpi --output "$reports/openmpi"
-cp "$reports/openmpi/ratio.svg" docs/published_gap.svg
 
 "$python" -m analysis logs/evidence/published_gap_controller --output "$reports/controller"
 keep_alone "$reports/controller/report.html" >docs/examples/published_gap_controller.html
