@@ -36,7 +36,6 @@ from analysis.facts import (
 from analysis.findings.asked import check_asked
 from analysis.iou import COUNTS
 from analysis.machines import (
-    WITHOUT_RECORD,
     Checked,
     RunTable,
     are_on_one_machine,
@@ -68,7 +67,7 @@ from analysis.pairs import (
     yes,
 )
 from analysis.stats import FEWEST_REPEATS, kept_though_disturbed
-from analysis.study import COMPARED, NAN, POINT, Study
+from analysis.study import COMPARED, NAN, NOT_RECORDED, POINT, Study
 from analysis.text import Row, clean, count, first_of, repeats_text
 from unet_scaling.study.disturbance import SHORTEST_JUDGED_SECONDS
 from unet_scaling.study.record_lines import Header
@@ -146,7 +145,7 @@ def _rows(entries: Iterable["Entry"], subject: Checked, pair: Checked | None) ->
         of = pair if entry.is_of_pair else subject
         if of is None:
             continue
-        check = not_known(WITHOUT_RECORD)
+        check = not_known(NOT_RECORDED)
         if of.headers or not entry.needs_headers:
             check = entry.check(of) if entry.check else check_facts(entry.name, of)
         samples = subject.study.score.samples
@@ -304,7 +303,7 @@ def _named_runs(runs: Iterable[str]) -> str:
 def check_places(subject: Checked) -> Check:
     """Check that runs of equal worker count ran on the same hosts, devices, cores and partition."""
     if not subject.headers or not any(run["hosts"] for run in subject.runs):
-        return not_known(WITHOUT_RECORD)
+        return not_known(NOT_RECORDED)
     if are_on_one_machine(subject.runs):
         return yes("all hosts are those of a slowed virtual cluster, and so of one machine")
     found = check_facts(PLACES, subject)
@@ -320,7 +319,7 @@ def check_work(subject: Checked) -> Check:
     """Check that both runs of a repeat had equal steps, images and warm-up in every epoch."""
     study = subject.study
     if not study.provenance_known or any(np.isnan(run["images_per_epoch"]) for run in subject.runs):
-        return not_known(WITHOUT_RECORD)
+        return not_known(NOT_RECORDED)
     if faults := _faults(subject, subject.epochs, "epoch", ("steps", "images", "warmup")):
         return withhold_claims(first_points(faults.values()), faults)
     return yes(f"at equal worker counts every epoch had as many steps and {study.score.samples}")

@@ -51,7 +51,8 @@ FRAMEWORK_NAMES: Mapping[Framework, str] = {
     "lightning": "lightning lightningfabric fabric pytorchlightning",
     "accelerate": "accelerate huggingfaceaccelerate hfaccelerate",
 }
-UNIT = re.compile(r"[\[(].*?[\])]|_(s|sec|seconds)$")
+BRACKETS = re.compile(r"[\[(](.*?)[\])]")
+UNIT = re.compile(rf"{BRACKETS.pattern}|_(s|sec|seconds)$")
 _MOST_WORKERS = 10_000_000
 _LARGEST = 1e12
 _CANNOT_SAY = (
@@ -83,7 +84,7 @@ def load_csv(source: str, columns: Mapping[str, str], weak: bool = False) -> Stu
     lines = [_line(cells, places, f"{name}:{number}", delimiter, weak) for number, cells in rows]
     arms: Names = names_of({line.framework for line in lines})
     if "framework" not in places:  # of one arm, whatever it is
-        arms = {ALL_FRAMEWORKS[0]: "the table"}
+        arms = {ALL_FRAMEWORKS[0]: "unnamed framework"}
     # Launches of a repeat are compared as a pair: those of one name, or else in the order of their rows.
     labels = list(dict.fromkeys(line.repeat for line in lines))
     launches: Counter[tuple[Framework, int, str]] = Counter()
@@ -111,7 +112,7 @@ def load_csv(source: str, columns: Mapping[str, str], weak: bool = False) -> Stu
         headers={},
         names=arms,
         throughput="images_per_second" if is_throughput else EPOCHS_PER_HOUR,
-        unit=escape_unprintable(header[places["throughput"]]) if is_throughput else "runs / h",
+        unit=_unit(header[places["throughput"]]) if is_throughput else "runs / h",
         score=Score(score_name),
         iou_scope="not known on what",
         notes=(*_CANNOT_SAY, _of_work(is_throughput, weak)),
@@ -133,11 +134,14 @@ def _text(source: str) -> str:
 
 
 def _rows(text: str, name: str) -> tuple[list[str], list[tuple[int, list[str]]], str]:
-    """Return the header, each row with its line number, and the delimiter; comments (#) are no rows."""
+    """Return the header, each row with its line number, and the delimiter.
+
+    Comments (#) are no rows, nor is the line of dashes in a Markdown table.
+    """
     lines = [
         (number, line)
         for number, line in enumerate(text.splitlines(), start=1)
-        if line.strip() and not line.lstrip().startswith("#")
+        if line.strip("|-: ") and not line.lstrip().startswith("#")
     ]
     if len(lines) < 2:
         raise UserError(
@@ -234,6 +238,12 @@ def _line(
         framework = known[0]
     repeat = cells[places["repeat"]] if "repeat" in places else ""
     return TableLine(framework, int(workers), repeat, speed, score)
+
+
+def _unit(title: str) -> str:
+    """Return the unit of a column: what stands in brackets, or else its whole title."""
+    in_brackets = BRACKETS.search(title)
+    return escape_unprintable(in_brackets[1] if in_brackets else title)
 
 
 def _run(line: TableLine, number: int, repeat: int) -> Run:

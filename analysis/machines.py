@@ -40,7 +40,6 @@ from unet_scaling.study.record import owned_devices
 from unet_scaling.study.record_lines import Header
 
 ONE_WORKER = "equal on 1 worker"
-WITHOUT_RECORD = "these logs do not say"
 # Processors change their clock in steps of 100 MHz, which are 5 % of 2 GHz: one step may be chance.
 LARGEST_CLOCK_DIFFERENCE = 0.05
 _ROUNDING = 1e-9

@@ -126,7 +126,7 @@ def steadiness_notes(study: Study) -> Iterator[str]:
             "train more epochs, or leave out more of them as warm-up, until the rest is steady"
         )
     short = int((table["steady"] == "not checked").sum())
-    if short:
+    if short and study.runs["epochs_used"].max() > 1:
         least = f"fewer than {_FEWEST_BLOCKS} epochs after the warm-up"
         yield f"{_of(short, len(table), 'run')} too short to be checked for drift: {least}"
 

@@ -162,6 +162,9 @@ class Explained:
     manifest: SaliencyManifest
 
 
+NOT_RECORDED = "not recorded"
+
+
 @dataclass(frozen=True)
 class StudyKind:
     """What the runs of a study are, and what follows for all that is said of them.
@@ -178,10 +181,12 @@ class StudyKind:
     meaning: str = ""
     unlearned: str = ""
     unknown: str = ""
-    no_headers: str = "these logs do not say"
+    no_headers: str = NOT_RECORDED
 
 
 MEASURED = StudyKind()
+# Of somebody's table that has no score.
+SPEEDS = StudyKind(unlearned="the table has no score", unknown=NOT_RECORDED)
 # The workers waited instead of computing; only their communication was real.
 EMULATED = StudyKind(
     restricted="emulated",
@@ -196,7 +201,7 @@ SCRIPTS = StudyKind(
     restricted=f"recorded in scripts, {NOT_PROVEN_EQUAL}",
     meaning="each arm is measured by itself, and no two are compared",
     unlearned="every run is one of a script, which records its speed alone",
-    unknown="not recorded",
+    unknown=NOT_RECORDED,
     no_headers="the records of scripts do not say",
 )
 
@@ -278,6 +283,8 @@ class Study:
         """What its runs are; runs of another kind are refused beside them."""
         if self.scripts:
             return SCRIPTS
+        if not self.provenance_known and self.runs["iou"].isna().all():
+            return SPEEDS
         is_emulated = any(header.is_emulated for header in self.headers.values())
         return EMULATED if is_emulated else MEASURED
 

@@ -34,7 +34,7 @@ def test_a_european_table_gives_the_report_of_both_frameworks(
 ) -> None:
     assert main(["--csv", table(tmp_path, EUROPEAN), "--output", str(tmp_path / "report")]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("Undecided: no provenance; the logs show ")
+    assert printed.startswith("Undecided: no provenance; measured ")
     assert "3 repeats suggest that native DDP is 10 % faster than Horovod" in printed
     assert "caution: no provenance" in printed
     assert "so nothing says whether they may be compared" in " ".join(printed.split())
@@ -51,7 +51,7 @@ def test_seconds_are_of_the_same_work_or_of_each_workers_share(tmp_path: Path) -
     ("text", "throughput"),
     [
         ("ranks\tthroughput\n1\t10\n\n2\t18\n", "throughput"),
-        ("N|img/s\n1|10\n2|18\n", "img/s"),
+        ("| N | img/s |\n|---|---|\n| 1 | 10 |\n| 2 | 18 |\n", "img/s"),
         ("#x\nworld_size, samples/second\n1, 10\n2, 18\n", "samples/second"),
     ],
 )

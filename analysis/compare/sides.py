@@ -22,7 +22,7 @@ from analysis.older import load_reference
 from analysis.options import OPERATIONAL, flat_options, labels, shown
 from analysis.score import Score
 from analysis.stats import kept_though_disturbed
-from analysis.study import POINT, Study
+from analysis.study import NOT_RECORDED, POINT, Study
 from analysis.text import clean, count, first_of
 from unet_scaling.study.command_line import PASTED
 from unet_scaling.study.config import ALL_FRAMEWORKS, Framework
@@ -151,7 +151,6 @@ def _changed_options(a: Sequence[StudyPoint], b: Sequence[StudyPoint], framework
     )
 
 
-_NOT_RECORDED = "not recorded"
 # What a cell has room for; the rest is counted.
 _MOST_VALUES = 4
 # Pixels and network decide what one image costs; other options decide how it is computed.
@@ -187,7 +186,7 @@ class ComparedFact:
 
 def _text(values: Sequence[str], other: Sequence[str]) -> str:
     ordered = sorted(values, key=lambda value: value in other)
-    return first_of(ordered, "value", _MOST_VALUES) or _NOT_RECORDED
+    return first_of(ordered, "value", _MOST_VALUES) or NOT_RECORDED
 
 
 def compared_facts(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> list[ComparedFact]:

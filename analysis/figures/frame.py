@@ -233,7 +233,7 @@ class Chart:
     """One quantity of a table; a panel for each group of its series.
 
     title   of its panels, with the unit
-    y       column of `rows`, with its interval in `y`_low and `y`_high; other columns are POINT
+    y       column of `rows`, with its interval, if any, in `y`_low and `y`_high; other columns are POINT
     series  those drawn
     form    format of the number, ".1%" for shares; `unit` follows the number
     says    what a caption has to say of it
@@ -297,7 +297,7 @@ class Chart:
 
     def ends(self, rows: pd.DataFrame) -> Array:
         """Return the values of rows with the ends of their intervals, (rows, 3)."""
-        return rows[bounded(self.y)].to_numpy(dtype=np.float64)
+        return rows.reindex(columns=bounded(self.y)).to_numpy(dtype=np.float64)
 
     def fact(self, row: Row) -> str:
         """Return what there is to know of a row."""

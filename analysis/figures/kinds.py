@@ -221,10 +221,12 @@ class Line(Chart):
 
 def draw_intervals(axes: Axes, series: DrawnSeries, rows: pd.DataFrame, y: str, px: float) -> None:
     """Draw a bar for every interval that is known and wider than a point, so many pixels to the right."""
-    known = rows[rows[f"{y}_low"] < rows[f"{y}_high"]]
-    bounds = known[f"{y}_low"], known[f"{y}_high"]
+    _, low, high = bounded(y)
+    if low not in rows:
+        return
+    known = rows[rows[low] < rows[high]]
     look: dict[str, Any] = {"linewidth": 1.8, "alpha": 0.85, "zorder": 3, "transform": sideways(axes, px)}
-    axes.vlines(known["workers"], *bounds, color=series.style.colour, **look)
+    axes.vlines(known["workers"], known[low], known[high], color=series.style.colour, **look)
 
 
 @dataclass(frozen=True, kw_only=True)

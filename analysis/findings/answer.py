@@ -212,14 +212,10 @@ def _next_steps(advice: Recommendation, checks: Sequence[Check], context: dict[s
 
 
 def as_restricted(answers: Sequence[Answer], study: Study) -> list[Answer]:
-    """Return the answers with what the runs are before each headline; unchanged without a restriction."""
+    """Return the answers with what restricts the runs before each headline, and without what they lack."""
     words = restriction_words(study)
-    if not words:
-        return list(answers)
-    without = {
-        title: Tile(title, study.kind.unknown, study.kind.unlearned, "unknown")
-        for title in (study.score.heading, COST_TITLE)
-    }
+    lacking = (study.score.heading, COST_TITLE) if study.kind.unlearned else ()
+    without = {title: Tile(title, study.kind.unknown, study.kind.unlearned, "unknown") for title in lacking}
     return [
         replace(
             answer,

@@ -69,7 +69,7 @@ class Trust:
         value = f"{marks.count(YES)} of {count(len(marks), 'check')} met{unknown}"
         reasons = list(self._reasons(own, options))
         if not self.study.provenance_known:
-            detail = "these logs do not say which code, machine and data they are of"
+            detail = "nothing says which code, machine and data these numbers are of"
             return Tile("Trust", value, detail, "unknown", (reasons[-1].text,))
         worst = max(reasons, key=lambda reason: reason.weight).light
         weakest = [reason for reason in reasons if reason.light == worst]
