@@ -33,7 +33,7 @@ from analysis.pairs import (
     withhold_claims,
     yes,
 )
-from analysis.study import COMPARED, NAMES, NAN, SERIES, Study
+from analysis.study import COMPARED, NAMES, NAN, NOT_RECORDED, SERIES, Study
 from analysis.text import Row, clean, count, first_of, listed, number
 from unet_scaling.study.config import Framework
 from unet_scaling.study.record import owned_devices
@@ -275,7 +275,7 @@ def check_alone(subject: Checked) -> Check:
     """
     study = subject.study
     if not study.headers:
-        return not_known(study.kind.no_headers)
+        return not_known(NOT_RECORDED)
     own = {row["run"] for row in subject.runs}
     clashes = [clash for clash in subject.clashes if own & {*clash[:2]}]
     if clashes:

@@ -173,7 +173,6 @@ class StudyKind:
     restricted  what stands before every number and `meaning`, what that means; empty where nothing has to
     unlearned   why nothing is said of what a training gives: IoU, loss and cost; empty where it is
     unknown     the value of these
-    no_headers  why nothing is known of where and when the runs trained, where there are no headers
     """
 
     compares: bool = True
@@ -181,7 +180,6 @@ class StudyKind:
     meaning: str = ""
     unlearned: str = ""
     unknown: str = ""
-    no_headers: str = NOT_RECORDED
 
 
 MEASURED = StudyKind()
@@ -202,7 +200,6 @@ SCRIPTS = StudyKind(
     meaning="each arm is measured by itself, and no two are compared",
     unlearned="every run is one of a script, which records its speed alone",
     unknown=NOT_RECORDED,
-    no_headers="the records of scripts do not say",
 )
 
 

@@ -244,7 +244,7 @@ def test_the_command_writes_and_prints_the_same_twice_and_leaves_nothing_of_befo
 ) -> None:
     study = write_study(tmp_path / "tiny", (1, 2), 2)
     (study / "report").mkdir()
-    for name in ("iou_difference.svg", "efficiency.svg", "deviation.png"):
+    for name in ("budget.svg", "quality.png"):
         (study / "report" / name).write_text("of an earlier report")
     folder = reported(study)
     first = {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -21,11 +21,6 @@ from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import READABLE, write_atomically
 
 PAGE_NAME = "report.html"
-# Figures that earlier versions drew into the same folder; nobody replaces them.
-FORMER_FIGURES = (
-    "deviation", "efficiency", "iou", "iou_difference", "loss_epochs", "loss_seconds", "noise_scale",
-    "saliency_images", "speedup", "throughput", "waterfall",
-)  # fmt: skip
 # Of figures and tables on what a training gives.
 LEARNED_SECTIONS = ("iou", "loss", "cost")
 ONLY_PLAYED = "every run is played, so that no time or speed is measured"
@@ -51,8 +46,8 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     """Write the report's files; the same study, in the same place, always gives the same bytes.
 
     The page comes last, so that what it names is there. Figures of an earlier report that this one does
-    not draw, and those of earlier versions, are removed: they would be taken for its own. Raises OSError
-    where the folder cannot be written; an earlier file is then still whole.
+    not draw are removed: they would be taken for its own. Raises OSError where the folder cannot be written;
+    an earlier file is then still whole.
     """
     if folder.is_symlink():
         raise UserError(f"{folder} is a link; give --output {folder.resolve()}")
@@ -65,8 +60,7 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE)
-    (folder / "application.md").unlink(missing_ok=True)  # of earlier versions
-    for name in (*map(report.study.score.key, figures.missing), *FORMER_FIGURES):
+    for name in map(report.study.score.key, figures.missing):
         for kind in ("svg", "png"):
             (folder / f"{name}.{kind}").unlink(missing_ok=True)
     return [folder / name for name in contents]
