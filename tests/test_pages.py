@@ -147,12 +147,14 @@ def test_every_kind_of_figure_is_drawn_and_hostile_names_stay_text(hostile: Path
                 assert "<img src=x" not in text, path.name
 
 
-def test_maps_and_played_runs_have_figures_of_their_own(tmp_path: Path) -> None:
+def test_maps_and_played_runs_have_figures_of_their_own_and_none_of_an_earlier_report(tmp_path: Path) -> None:
     write_explained(tmp_path / "maps")
     write_explained(tmp_path / "maps", workers=2)
     assert main([str(tmp_path / "maps")]) == 0
     assert {path.stem for path in (tmp_path / "maps" / "report").glob("*.svg")} >= OF_MAPS
     write_all_played(tmp_path / "played", {1: near(0.8), 8: near(0.7)})
+    (tmp_path / "played" / "report").mkdir()
+    (tmp_path / "played" / "report" / "scaling.svg").write_text("of an earlier report")
     assert main([str(tmp_path / "played")]) == 0
     assert {path.stem for path in (tmp_path / "played" / "report").glob("*.svg")} == OF_PLAYED
 
