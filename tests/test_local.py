@@ -63,7 +63,8 @@ OTHER_LAUNCHES = {
     "MVAPICH": {"MV2_COMM_WORLD_RANK": "3", "MV2_COMM_WORLD_SIZE": "4", "MPIRUN_RANK": "3"},
     "torchrun": {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "MASTER_ADDR": "n1", "MASTER_PORT": "9"},
     "horovodrun": {"HOROVOD_RANK": "3", "HOROVOD_SIZE": "4", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "n1",
-                   "HOROVOD_GLOO_RENDEZVOUS_PORT": "9", "HOROVOD_HOSTNAME": "n1"},
+                   "HOROVOD_GLOO_RENDEZVOUS_PORT": "9", "HOROVOD_HOSTNAME": "n1",
+                   "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"},
     "a job of ours": {"UNET_SCALING_STOP_AT": "1", "UNET_SCALING_CORES_PER_WORKER": "64"},
 }  # fmt: skip
 

@@ -23,6 +23,7 @@ from unet_scaling.group.watchdog import blocking
 from unet_scaling.study.config import FALLBACK_SECONDS, RunConfig, horovod_environment
 from unet_scaling.study.dilation import dilated, dilation
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.options import CONTROLLER_VARIABLES
 
 ANSWER = "answer"
 # Worker 0 serves the store; it leaves after the others had the time to read the answer.
@@ -53,6 +54,8 @@ def rendezvous(
     training.timeout_seconds, and where MPI lacks shared memory.
     """
     if handler is not None:
+        for name in CONTROLLER_VARIABLES:
+            os.environ.pop(name, None)
         os.environ.update(horovod_environment(config))
         if is_mpi(config):
             prepare_shared_memory_for_mpi()

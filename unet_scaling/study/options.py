@@ -266,6 +266,10 @@ class NativeKnobs(StrictModel):
         return self.model_dump(exclude_none=True)
 
 
+# Both alike: Horovod 0.28.1 crashes where MPI controls what Gloo sums. A shell's are none of the study's.
+CONTROLLER_VARIABLES = ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS")
+
+
 class HorovodKnobs(StrictModel):
     """Options of Horovod; empty means its own default."""
 
@@ -301,8 +305,7 @@ class HorovodKnobs(StrictModel):
             wait = str(int(self.yield_when_idle))
             variables |= {"OMPI_MCA_mpi_yield_when_idle": wait, "I_MPI_WAIT_MODE": wait}
         if self.controller is not None:
-            # Both alike: Horovod 0.28.1 crashes where MPI controls what Gloo sums.
-            variables |= {"HOROVOD_CONTROLLER": self.controller, "HOROVOD_CPU_OPERATIONS": self.controller}
+            variables |= dict.fromkeys(CONTROLLER_VARIABLES, self.controller)
         return variables
 
 
