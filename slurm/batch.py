@@ -12,7 +12,7 @@ from slurm.cancellation import Cancellation
 from slurm.scheduler import LimitError, RejectedError, Slurm
 from slurm.states import RunStatus, Submission, SubmissionStatus, write_submission
 from unet_scaling.study.files import open_to_append, write_atomically
-from unet_scaling.study.record import RECORD_NAME, earlier_attempts, set_launch_aside, take_launch_back
+from unet_scaling.study.record import RECORD_NAME, attempt_records, set_launch_aside, take_launch_back
 from unet_scaling.study.study_file import OUTPUT_NAME
 from unet_scaling.study.texts import retry
 
@@ -91,7 +91,7 @@ class BatchJob:
             if run.name in self.force or run.run.state.is_complete:
                 attempts = 0
                 # The next attempt sets an incomplete record aside.
-                earlier = earlier_attempts(run.folder) + (run.folder / RECORD_NAME).exists()
+                earlier = len(attempt_records(run.folder)) + (run.folder / RECORD_NAME).exists()
             submission = Submission(
                 token=self.token,
                 attempts=attempts + (answer in ("asking", "queued")),

@@ -128,20 +128,18 @@ def show_status(folder: Path, console: Console, as_json: bool, watch: bool) -> N
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return
-    if not watch and len(rows) > MOST_TABLE_ROWS:
-        print(
-            "\n".join(map(clean, _plain_lines(rows))) + f"\n{folder.name}: {_title(rows)}: {_caption(rows)}"
-        )
-    elif not watch:
+    if watch:
+        with Live(_view(folder, rows, console), console=console, auto_refresh=False) as live:
+            # Between two runs of a study on this machine, none is running.
+            while any(row.state in ACTIVE for row in rows) or is_at_work(folder):
+                time.sleep(REFRESH_SECONDS)
+                rows = study_rows(folder)
+                live.update(_view(folder, rows, console), refresh=True)
+    elif len(rows) > MOST_TABLE_ROWS:
+        lines = [*_plain_lines(rows), f"{folder.name}: {_title(rows)}: {_caption(rows)}"]
+        print("\n".join(map(clean, lines)))
+    else:
         console.print(_view(folder, rows, console), soft_wrap=False)
-    if not watch:
-        return
-    with Live(_view(folder, rows, console), console=console, auto_refresh=False) as live:
-        # Between two runs of a study on this machine, none is running.
-        while any(row.state in ACTIVE for row in rows) or is_at_work(folder):
-            time.sleep(REFRESH_SECONDS)
-            rows = study_rows(folder)
-            live.update(_view(folder, rows, console), refresh=True)
 
 
 def _view(folder: Path, rows: Sequence[StatusRow], console: Console) -> Group:

@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 
@@ -40,6 +41,11 @@ class StudyFolder:
 
     path: Path
     study: StudyConfig
+
+    @cached_property
+    def resolved(self) -> Path:
+        """Return the folder as jobs find it, wherever they start."""
+        return self.path.resolve()
 
     def prepare(self, console: Console | None = None) -> list[RunConfig]:
         """Make the run folders that are missing; return all configurations in the order to launch them.
@@ -154,13 +160,8 @@ def never_trained(folder: Path) -> bool:
     A job of Slurm that is not known to be over may.
     """
     records = [path for path in (*attempt_records(folder), folder / RECORD_NAME) if path.exists()]
-    trained = any(map(_trained, records)) or any(folder.glob(CHECKPOINTS))
-    return not trained and not _may_be_queued(folder)
-
-
-def _trained(record: Path) -> bool:
-    content = read_record(record)
-    return bool(content.epochs or content.results or content.damaged)
+    trained = any(each.epochs or each.results or each.damaged for each in map(read_record, records))
+    return not (trained or any(folder.glob(CHECKPOINTS)) or _may_be_queued(folder))
 
 
 def _may_be_queued(folder: Path) -> bool:

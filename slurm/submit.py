@@ -229,10 +229,10 @@ class Submitter:
         return BatchJob(run.name, script, token, [run], self.cluster.slurm, force=self.force)
 
     def _job_script(self, config: RunConfig, token: str) -> str:
-        return job_script(self.cluster, config, self.folder.run_folder(config).resolve(), token, self.places)
+        return job_script(self.cluster, config, self.folder.resolved / config.run, token, self.places)
 
     def _allocation_script(self, configs: Sequence[RunConfig], folder: Path, token: str) -> str:
-        runs = [(config, self.folder.run_folder(config).resolve()) for config in configs]
+        runs = [(config, self.folder.resolved / config.run) for config in configs]
         return allocation_script(self.cluster, runs, folder.resolve(), token, self.places)
 
     def _show(self, folder: Path, script: str) -> None:

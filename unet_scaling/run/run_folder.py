@@ -36,7 +36,7 @@ from unet_scaling.study.measurements import STEPS_NAME
 from unet_scaling.study.record import (
     RECORD_NAME,
     RecordWriter,
-    earlier_attempts,
+    attempt_records,
     read_record,
     set_record_aside,
 )
@@ -92,7 +92,7 @@ def _next_attempt(path: Path) -> int:
     record = path / RECORD_NAME
     if _is_complete(record):
         raise UserError(f"{record} is complete; a completed run is never touched. Use another run folder")
-    return earlier_attempts(path) + record.exists() + 1
+    return len(attempt_records(path)) + record.exists() + 1
 
 
 def _is_complete(record: Path) -> bool:
@@ -155,7 +155,7 @@ def new_record(run: RunFolder) -> RecordWriter:
 def _require_same_attempt(run: RunFolder) -> None:
     """Raise UserError where another attempt began, or even ended, while this one was starting."""
     record = run.path / RECORD_NAME
-    begun = earlier_attempts(run.path) + record.exists()
+    begun = len(attempt_records(run.path)) + record.exists()
     if begun + 1 != run.attempt or (record.exists() and read_record(record).complete):
         raise UserError(f"{run.path}: another attempt began while this one started; start it again")
 

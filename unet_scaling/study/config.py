@@ -53,6 +53,7 @@ WRAPPERS: tuple[Framework, ...] = ("lightning", "accelerate")
 ALL_FRAMEWORKS = FRAMEWORKS + WRAPPERS
 # The options of a task of its own, a table within a table.
 TASK_OPTIONS = "task.options"
+NO_TASK = vars(TaskOptions())
 # Where logs/ is, and relative paths of study files begin: the clone, or else where the command is called.
 PROJECT = CODE_FOLDER if IS_CLONE else Path.cwd()
 # Holds the training program of each framework.
@@ -424,8 +425,7 @@ def _conflicts(config: RunConfig) -> Iterator[str]:
         if config.passes_per_step > 1:
             yield f"{asked} one pass per step, found {config.passes_per_step}; leave plays and accumulate out"
     if not config.has_own_task:
-        default = dict(TaskOptions())
-        given = " and ".join(f"task.{name}" for name, value in task if value != default[name])
+        given = " and ".join(f"task.{name}" for name, value in vars(task).items() if value != NO_TASK[name])
         if given:
             yield f"{given} are for the task that task.file names; set it, or remove them"
         return

@@ -218,14 +218,9 @@ def disturbed_records(folder: Path) -> list[Path]:
     return sorted(folder.glob(DISTURBED_RECORDS))
 
 
-def earlier_attempts(folder: Path) -> int:
-    """Return how many attempts of the run in this folder have had their record set aside."""
-    return len(attempt_records(folder))
-
-
 def set_record_aside(folder: Path) -> None:
     """Number the record of the newest attempt, so that another attempt may begin. Raises OSError."""
-    (folder / RECORD_NAME).rename(folder / f"run.attempt{earlier_attempts(folder) + 1}.jsonl")
+    (folder / RECORD_NAME).rename(folder / f"run.attempt{len(attempt_records(folder)) + 1}.jsonl")
 
 
 def set_launch_aside(folder: Path, name: str = "") -> Path:
@@ -233,7 +228,7 @@ def set_launch_aside(folder: Path, name: str = "") -> Path:
 
     The name is by default the number of an attempt. Returns the record. Raises OSError.
     """
-    name = name or f"attempt{earlier_attempts(folder) + 1}"
+    name = name or f"attempt{len(attempt_records(folder)) + 1}"
     # First: a record that is still there is set aside once more, and new maps are never taken for old ones.
     if (folder / SALIENCY_FOLDER).exists():
         (folder / SALIENCY_FOLDER).rename(folder / f"{SALIENCY_FOLDER}.{name}")
