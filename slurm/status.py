@@ -127,8 +127,7 @@ def show_status(folder: Path, console: Console, as_json: bool, watch: bool) -> N
     rows = study_rows(folder)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
-        return
-    if watch:
+    elif watch:
         with Live(_view(folder, rows, console), console=console, auto_refresh=False) as live:
             # Between two runs of a study on this machine, none is running.
             while any(row.state in ACTIVE for row in rows) or is_at_work(folder):
