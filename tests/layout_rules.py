@@ -200,6 +200,12 @@ def named_paths_exist() -> list[str]:
     ]
 
 
+def tests_read_committed_logs_only() -> list[str]:
+    """No test names anything of logs/ but the evidence: the rest are a user's own studies."""
+    of_a_user = re.compile(r'(PROJECT|parents\[\d\]) / "logs"(?! / "evidence")')
+    return [module.file for module in modules("tests") if of_a_user.search(module.text)]
+
+
 def no_name_twice() -> list[str]:
     """A public name stands for one thing in the product; the twins have the same names on purpose."""
     code = [module for module in product() if module.path.name != "train.py"]
@@ -299,6 +305,7 @@ RULES: Sequence[Callable[[], list[str]]] = (
     libraries_in_their_folders,
     no_cycles,
     named_paths_exist,
+    tests_read_committed_logs_only,
     no_name_twice,
     no_name_for_tests_only,
     recorded_fields_are_read,

@@ -91,10 +91,13 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
     assert str(fresh.played_generators) == of_player
 
 
-def test_the_newest_two_are_kept(tmp_path: Path) -> None:
+def test_the_newest_two_are_kept_and_what_did_not_change_is_not_written_again(tmp_path: Path) -> None:
     paths = [save(tmp_path, trained(1), epoch, step) for epoch, step in ((0, 9), (1, 0), (1, 12), (10, 0))]
     assert [path.exists() for path in paths] == [False, False, True, True]
-    assert len(list(tmp_path.iterdir())) == 4
+    files = {path: path.stat().st_ino for path in tmp_path.iterdir()}
+    assert len(files) == 4
+    save(tmp_path, trained(1), 10, 0)
+    assert {path: path.stat().st_ino for path in tmp_path.iterdir()} == files
     remove_checkpoints(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

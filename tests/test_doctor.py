@@ -11,13 +11,7 @@ import pytest
 
 from slurm.processes import launch_environment, mpiexec_program
 from tests.machine import needs_a_core_each
-from unet_scaling.doctor.findings import (
-    Findings,
-    WorkerReport,
-    launch_findings,
-    read_reports,
-    slow_links,
-)
+from unet_scaling.doctor.findings import Findings, WorkerReport, launch_findings, read_reports, slow_links
 from unet_scaling.measure.ping_pong import HostPair
 
 WORKERS = 2

@@ -13,10 +13,7 @@ import pytest
 
 from unet_scaling.study import files
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.files import (
-    remove_unfinished,
-    write_atomically,
-)
+from unet_scaling.study.files import remove_unfinished, write_atomically
 
 
 @pytest.fixture

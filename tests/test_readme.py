@@ -72,7 +72,8 @@ def reason_not_to_run(command: str) -> str:
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder like the root of a clone, with what the README takes for granted: images."""
     folder = tmp_path_factory.mktemp("clone")
-    for name in ("logs", "slurm"):
+    (folder / "logs").mkdir()
+    for name in ("logs/evidence", "slurm"):
         (folder / name).symlink_to(PROJECT / name)
     make_images(folder / "images", 48)  # enough for a step of 2 workers of 16 images each
     return folder

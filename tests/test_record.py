@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.records import make_epochs, make_header, make_point, make_result, write_all
-from unet_scaling.study.measurements import (
-    PHASE_COLUMNS,
-    STARTUP_COLUMNS,
-    Budget,
-    CpuFacts,
-    Probe,
-    Startup,
-)
+from unet_scaling.study.measurements import PHASE_COLUMNS, STARTUP_COLUMNS, Budget, CpuFacts, Probe, Startup
 from unet_scaling.study.older_records import DROPPED_CPU_COUNTERS, in_newest_words, older_digest
 from unet_scaling.study.record import CHECKSUM_FORMAT, Record, RecordWriter, line_with_checksum, read_record
 from unet_scaling.study.record_lines import End, Epoch, Header, RecordLine, Result, Resumed

@@ -1,7 +1,6 @@
 """Saliency maps in one process: every byte as xaitk's own, masks and files, and what checks the maps."""
 
 import resource
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -25,7 +24,6 @@ from unet_scaling.explain.network import region_scores
 from unet_scaling.group.group import single_worker
 from unet_scaling.model import UNet
 from unet_scaling.run.weights import weights_sha256
-from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import EXIT_BUG, UserError
 from unet_scaling.study.options import SaliencyOptions
 from unet_scaling.study.saliency import SCORES
@@ -346,10 +344,3 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     with pytest.raises(UserError, match=r"environment/install\.sh --with xaitk") as refused:
         single_worker().run_on_all(training_loop._import_saliency)
     assert refused.value.exit_code == 2
-
-
-def test_nothing_of_xaitk_is_imported_where_there_are_no_maps() -> None:
-    packages = {"xaitk_saliency", "sklearn", "skimage", "scipy", "smqtk_classifier"}
-    program = f"import pytorch_native.train, sys; print({packages} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True)
-    assert done.stdout == "set()\n", done.stderr
