@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import honest
-from tests.attacks import MORE, Attack, Do, both, every, horovod, in_epochs, native, other_losses
+from tests.attacks import MORE, Attack, Do, both, every, horovod, native
 from tests.honest import (
     START,
     Lines,
@@ -38,57 +38,11 @@ from unet_scaling.study.record_lines import AttemptFacts, Epoch, Evaluation
 FILES = ("steps.parquet", "steps.parquet.sha256", "log.csv")
 
 
-def without_files(framework: Framework) -> Do:
-    def do(folder: Path) -> None:
-        for run, _ in Runs(folder).of(framework).records():
-            for name in FILES:
-                (run / name).unlink()
-
-    return do
-
-
-def proportional(folder: Path) -> None:
-    """One arm's seconds are those of the other times 0.9, to the last digit."""
-    others = {
-        (lines.config.workers, lines.config.repeat): lines
-        for _, lines in Runs(folder).of("horovod").records()
-    }
-
-    def change(lines: Lines) -> Lines:
-        source = others[lines.config.workers, lines.config.repeat]
-        return with_epochs(lines, slower(0.9)(source).epochs)
-
-    native(change)(folder)
-
-
 def flat(lines: Lines) -> Lines:
     """Give all epochs after the first one the seconds of the second, to the last digit."""
     first, second, *others = lines.epochs
     same = {name: getattr(second, name) for name in ("seconds", "worker_seconds", "budget", "cpu")}
     return with_epochs(lines, [first, second, *(epoch.model_copy(update=same) for epoch in others)])
-
-
-def spliced(folder: Path) -> None:
-    """The second half of every launch of an arm is that of another of its launches."""
-    for count in MORE:
-        arm = Runs(folder).of("pytorch_native", workers=[count])
-        ((_, best),) = arm.of(repeats=[3]).records()
-
-        def change(lines: Lines, best: Lines = best) -> Lines:
-            pairs = zip(lines.epochs, best.epochs, strict=True)
-            new = [
-                own.model_copy(
-                    update={
-                        name: getattr(other, name) for name in ("seconds", "worker_seconds", "budget", "cpu")
-                    }
-                )
-                if own.epoch >= 5
-                else own
-                for own, other in pairs
-            ]
-            return with_epochs(lines, new)
-
-        arm.change(change)
 
 
 def half_the_workers_wait(epoch: Epoch) -> dict[str, object]:
@@ -103,11 +57,6 @@ def idle(facts: Any) -> Mapping[str, float]:
 
 def all_at_once(run: RunConfig, at: datetime) -> datetime:
     return START
-
-
-def overlapping(run: RunConfig, at: datetime) -> datetime:
-    """Starts half as far apart as they were."""
-    return START + (at - START) / 3
 
 
 def as_if_resumed(lines: Lines) -> Lines:
@@ -131,54 +80,20 @@ def exchanged_names(folder: Path) -> None:
 
 
 IMPOSSIBLE = (
-    Attack(
-        "seconds halved, the files beside kept",
-        native(slower(0.7)),
-        base="with files",
-        row="F5",
-    ),
-    Attack(
-        "the same, the files removed in that arm",
-        both(native(slower(0.7)), without_files("pytorch_native")),
-        base="with files",
-        row="F5",
-    ),
-    Attack("log.csv of another training", every(other_losses(0.2)), base="with files", row="F5"),
-    Attack("a ratio equal to 16 digits", proportional, row="F5"),
     Attack("epochs equal to 16 digits", native(flat), row="F5"),
-    Attack("epochs of one launch in another", spliced, row="F5"),
     Attack(
         "a processor that did nothing",
         native(processors(process_seconds=0.003, thread_seconds=idle), workers=MORE),
         row="F5",
     ),
     Attack(
-        "more processor seconds than cores give",
-        native(
-            processors(
-                process_seconds=lambda facts: 2 * facts.process_seconds,
-                thread_seconds=lambda facts: {name: 2 * each for name, each in facts.thread_seconds.items()},
-            )
-        ),
-        row="F5",
-    ),
-    Attack(
         "workers that average and end apart", native(epochs(half_the_workers_wait), workers=MORE), row="F5"
     ),
     Attack("all runs began in one second", every(started(all_at_once))),
-    Attack("runs that overlap on their cores", every(started(overlapping))),
     Attack("attempts of other code", native(as_if_resumed, workers=MORE)),
     Attack("records under the other framework's name", exchanged_names, row="F5"),
     Attack("no run says when it began", every(header(started_utc="unknown")), row="F6"),
-    Attack(
-        "more images than there are",
-        every(in_epochs(images=10 * honest.TRAIN_IMAGES)),
-    ),
 )
-
-
-def partition(name: str) -> Change:
-    return header(job={"SLURM_CLUSTER_NAME": "main", "SLURM_JOB_PARTITION": name, "SLURM_CPUS_PER_TASK": "1"})
 
 
 def in_jobs(native_job: Mapping[str, str], horovod_job: Mapping[str, str]) -> Do:
@@ -207,11 +122,6 @@ def one_arm_later(run: RunConfig, at: datetime) -> datetime:
 
 def baseline_earlier(run: RunConfig, at: datetime) -> datetime:
     return at - timedelta(days=19 if run.workers == 1 else 0)
-
-
-def warm_up(number: int) -> Change:
-    """Flag so many epochs as warm-up."""
-    return in_epochs(warmup=lambda epoch: epoch.epoch < number)
 
 
 def watts(share: float) -> Change:
@@ -250,45 +160,17 @@ PLACE = (
         row="F4",
     ),
     Attack(
-        "native DDP over Gloo on GPUs", native(header(transport={"backend": "gloo"})), base="GPUs", row="F4"
-    ),
-    Attack(
-        "always the other GPUs of the host in one arm",
-        horovod(workers(device_uuid=lambda worker: f"{worker.device_uuid}-other")),
-        base="GPUs",
-        row="F6",
-    ),
-    Attack(
         "another cluster with equal host names",
         in_jobs({"SLURM_CLUSTER_NAME": "fast"}, {"SLURM_CLUSTER_NAME": "slow"}),
         row="F6",
     ),
-    Attack(
-        "more cores given by Slurm in one arm",
-        in_jobs({"SLURM_CPUS_PER_TASK": "8"}, {"SLURM_CPUS_PER_TASK": "1"}),
-        row="F6",
-    ),
-    Attack("a job of Slurm in one arm, a login node in the other", native(partition("new")), row="F6"),
     Attack("clock known on 1 worker only", every(processors(frequency_mhz=None), workers=MORE), row="F6"),
-    Attack(
-        "other processes known in one arm only",
-        native(processors(other_seconds=None, training_runqueue_seconds=None)),
-        row="F6",
-    ),
-    Attack("more epochs of warm-up in one arm", native(warm_up(2)), row="F6"),
-    Attack("no warm-up in one arm", horovod(warm_up(0)), row="F6"),
-    Attack("one arm slower on 1 worker too", horovod(slower(1.1)), row="F6"),
     Attack("always the same arm first", native_first, row="F6"),
     Attack("one arm before the other", every(started(one_arm_later))),
     Attack("one arm on another host", native(on_hosts("fast9"))),
     Attack("1 worker measured weeks before", every(started(baseline_earlier))),
     Attack("1 worker on another host", every(on_hosts("old1"), workers=[1])),
     Attack("1 worker slowed", every(slower(1.2), workers=[1])),
-    Attack("workers that share a core", native(workers(cores=[0]), workers=MORE)),
-    Attack(
-        "two cores a worker in one arm",
-        native(workers(cores=lambda worker: [worker.worker, 64 + worker.worker], threads=2)),
-    ),
     Attack("commit not known in one arm", native(header(commit=None, dirty=None)), row="F6"),
     Attack(
         "records of older code in one arm",

@@ -115,8 +115,6 @@ ON_PAIRS = (
         ),
     ),
     Attack("B with other torch", in_b(header(versions=lambda found: found.versions | {"torch": "2.14.0"}))),
-    Attack("B with another allocator", in_b(workers(allocator={"LD_PRELOAD": "libjemalloc.so.2"}))),
-    Attack("B over another transport", in_b(header(transport={"backend": "mpi"}))),
     Attack("B with half the gradient bytes", in_b(header(gradient_bytes=honest.GRADIENT_BYTES // 2))),
     Attack("B trained half as long", in_b(fewer_epochs)),
     Attack("B with more warm-up", in_b(in_epochs(warmup=lambda epoch: epoch.epoch < 3)), row="F6"),

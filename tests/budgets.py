@@ -11,7 +11,6 @@ from unet_scaling.study.measurements import PHASE_COLUMNS, Budget, CpuFacts, Pro
 from unet_scaling.study.record_lines import Epoch, WorkerFacts
 
 STEPS = 6
-EPOCHS = 3
 # To average takes some time on any clock.
 LEAST_SYNC_SECONDS = 1e-9
 QUIET = {"communication": 0.0, "runqueue": 0.0}

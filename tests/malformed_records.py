@@ -33,16 +33,6 @@ def change(place: int, **values: Any) -> Spoil:
     return lambda lines: [*lines[:place], with_values(lines[place], **values), *lines[place + 1 :]]
 
 
-def text(place: int, old: bytes, new: bytes) -> Spoil:
-    """Spoils one line by replacing text, without a new checksum."""
-
-    def spoil(lines: Lines) -> Lines:
-        assert old in lines[place]
-        return [*lines[:place], lines[place].replace(old, new, 1), *lines[place + 1 :]]
-
-    return spoil
-
-
 def order(*places: int) -> Spoil:
     """Spoils a record by taking these of its lines, in this order."""
     return lambda lines: [lines[place] for place in places]
@@ -55,13 +45,6 @@ def insert(place: int, line: bytes) -> Spoil:
 def cut(place: int, size: int) -> Spoil:
     """Spoils a record by ending it `size` bytes into a line; negative: so far before the line's end."""
     return lambda lines: [*lines[:place], lines[place][:size]]
-
-
-def torn_by_another_writer(lines: Lines) -> Lines:
-    """A second writer's line in the middle of the second epoch's."""
-    middle = len(lines[SECOND]) // 2
-    first, rest = lines[SECOND][:middle], lines[SECOND][middle:]
-    return [*lines[:SECOND], first + lines[SECOND] + rest, *lines[THIRD:]]
 
 
 def more_foreground(lines: Lines) -> Lines:
@@ -82,33 +65,18 @@ class Case:
 DAMAGED = "the line does not match its checksum"
 RECORDS = (
     Case("empty", order(), "run.jsonl: the record is empty"),
-    Case("header only", order(HEADER), "no end line after 0 of 3 epochs"),
     Case("no header", order(FIRST, SECOND, THIRD, RESULT, END), "starts with its one header"),
     Case("header twice", order(HEADER, HEADER, FIRST, SECOND, THIRD, RESULT, END), "its one header"),
     Case("torn at the end", cut(END, -3), ":6: the line is cut off"),
     Case(
-        "torn in the middle", lambda lines: [*lines[:2], lines[2][:40] + b"\n", *lines[3:]], f":3: {DAMAGED}"
-    ),
-    Case(
         "epoch twice", order(HEADER, FIRST, FIRST, SECOND, THIRD, RESULT, END), "0, 1, 2, ...: [0, 0, 1, 2]"
     ),
-    Case("epoch missing", order(HEADER, FIRST, THIRD, RESULT, END), "epochs are not 0, 1, 2, ...: [0, 2]"),
     Case("last epoch missing", order(HEADER, FIRST, SECOND, RESULT, END), "2 epochs, 3 were asked for"),
     Case("no result", order(HEADER, FIRST, SECOND, THIRD, END), "without an evaluation after the last epoch"),
     Case("line after the end", order(HEADER, FIRST, SECOND, THIRD, END, RESULT), "a line after the end"),
     Case("no end", order(HEADER, FIRST, SECOND, THIRD, RESULT), "no end line after 3 of 3 epochs"),
     Case("foreign text", insert(2, b"slurmstepd: error: two processes wrote here\n"), f":3: {DAMAGED}"),
     Case("foreign kind", insert(2, with_checksum(b'{"kind":"note"}')), ":3: line: Input tag 'note'"),
-    Case("blank line", insert(2, b"\n"), f":3: {DAMAGED}"),
-    Case("two writers in one line", torn_by_another_writer, f":3: {DAMAGED}"),
-    Case("NUL block at the end", insert(6, bytes(512)), ":7: the line is cut off"),
-    Case("checksum changed", text(SECOND, b'"crc32":"', b'"crc32":"0'), f":3: {DAMAGED}"),
-    Case("number changed by hand", text(SECOND, b'"seconds":0.48', b'"seconds":0.38'), f":3: {DAMAGED}"),
-    Case(
-        "line breaks of Windows",
-        lambda lines: [line.replace(b"\n", b"\r\n") for line in lines],
-        f":1: {DAMAGED}",
-    ),
     Case(
         "nested without end",
         insert(2, with_checksum(b'{"kind":' + b"[" * 10_000 + b"}")),
@@ -117,9 +85,7 @@ RECORDS = (
     Case(
         "negative seconds", change(SECOND, seconds=-1.0), ":3: epoch.seconds: Input should be greater than 0"
     ),
-    Case("loss not a number", change(SECOND, loss=float("nan")), ":3: epoch.loss: Input should be a finite"),
     Case("loss null", change(SECOND, loss=None), "epoch 1 has no loss"),
-    Case("text for a number", change(SECOND, epoch="1"), ":3: epoch.epoch: Input should be a valid integer"),
     Case("unknown key", change(SECOND, accuracy=0.9), ":3: epoch.accuracy: Extra inputs are not permitted"),
     Case("missing key", change(SECOND, steps=...), ":3: epoch.steps: Field required"),
     Case("format 6", change(HEADER, format=6), ":1: header.format: Input should be 1, 2, 3, 4 or 5"),
@@ -140,9 +106,7 @@ RECORDS = (
     ),
     Case("loss beyond float32", change(SECOND, loss=1e300), "a loss of 1e+300 is beyond float32"),
     Case("unknown status", change(END, status="done"), ":6: end.status: Input should be 'complete'"),
-    Case("IoU above 1", change(RESULT, iou=1.2), ":5: result.iou: Input should be less than or equal to 1"),
     Case("IoU not of its counts", change(RESULT, iou=0.9), "iou is 0.9, but the counts give 0.8"),
-    Case("Dice not of its counts", change(RESULT, dice=0.9), "dice is 0.9, the counts give 0.8888"),
     Case("images left out", change(RESULT, images=11), "11 images evaluated, the test set has 12"),
     Case(
         "training time too short",
@@ -154,9 +118,6 @@ RECORDS = (
     ),
     Case("slower worker", change(SECOND, worker_seconds=[0.6]), "took 0.48 s, but its slowest worker 0.6 s"),
     Case("worker missing", change(HEADER, workers=[]), "1 workers were asked for, 0 are described"),
-    Case(
-        "huge whole number", change(SECOND, images=10**30), "epoch 1: images or steps do not fit into 64 bits"
-    ),
     Case("huge counts", more_foreground, "the counts do not fit into 64 bits"),
     Case(
         "digest of another point",

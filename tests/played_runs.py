@@ -14,7 +14,6 @@ DIVERGED = -1.0
 IMAGES_PER_EPOCH = 224
 # Seconds of a played run mean nothing: a number that no test's arithmetic gives.
 PLAYED_IMAGES_PER_SECOND = 77.0
-Options = Mapping[str, Mapping[str, Any]]
 
 
 def write_played(
@@ -80,19 +79,6 @@ def write_real(folder: Path, workers: int, ious: Sequence[float], images_per_sec
             **result(iou),
         )
     return folder
-
-
-def write_curve(folder: Path, plays: int, repeat: int, ious: Sequence[float]) -> Path:
-    """Write a played run that is evaluated after every epoch, with these IoUs."""
-    return write_run(
-        folder,
-        repeat=repeat,
-        images_per_second=PLAYED_IMAGES_PER_SECOND,
-        images_per_epoch=IMAGES_PER_EPOCH,
-        options={"training": {"plays": plays, "epochs": len(ious), "evaluate_every": 1}},
-        label=f"-plays={plays}",
-        ious=ious,
-    )
 
 
 def near(center: float, repeats: int = 5, *, deviation: float = 0.001, seed: int = 1) -> list[float]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -201,24 +201,17 @@ def write_record(
     header: Mapping[str, object] | None = None,
     measured: Measured | None = None,
     test_pixels: int = 10 * PIXELS,
-    ious: Sequence[float] = (),
 ) -> None:
     """Write the record of a run of this point into its folder.
 
     The throughput after the warm-up epoch is exactly `images_per_second`. `end=None` leaves the end line
-    out; `header` replaces fields of the header. `measured` replaces the epochs, and with them the throughput;
-    `ious` are of an evaluation after each epoch.
+    out; `header` replaces fields of the header. `measured` replaces the epochs, and with them the throughput.
     """
     epochs = measured.epochs if measured else make_epochs(point, images_per_second, images_per_epoch)
     first_line = make_header(point, **(header or {}))
     probe = [measured.probe] if measured and measured.probe else []
-    results = [] if point.is_emulated or ious else [make_result(first_line, epochs, iou, test_pixels)]
-    trained: list[Epoch | Result] = [*epochs]
-    if ious:
-        trained = [
-            line for number in range(len(epochs)) for line in _evaluated(first_line, epochs, number, ious)
-        ]
-    write_all(folder / RECORD_NAME, [first_line, *probe, *trained, *results, *([end] if end else [])])
+    results = [] if point.is_emulated else [make_result(first_line, epochs, iou, test_pixels)]
+    write_all(folder / RECORD_NAME, [first_line, *probe, *epochs, *results, *([end] if end else [])])
 
 
 def write_all(path: Path, lines: Iterable[Any]) -> None:
@@ -227,11 +220,3 @@ def write_all(path: Path, lines: Iterable[Any]) -> None:
     for line in lines:
         writer.write(line)
     writer.close()
-
-
-def _evaluated(
-    header: Header, epochs: list[Epoch], number: int, ious: Sequence[float]
-) -> tuple[Epoch, Result]:
-    result = make_result(header, epochs[: number + 1], ious[number])
-    weights = {"weights_sha256": digest(f"{header.config.run} after {number + 1} epochs")}
-    return epochs[number], result.model_copy(update=weights)

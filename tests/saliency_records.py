@@ -2,7 +2,7 @@
 
 import hashlib
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,6 @@ class Made:
     without_map: Sequence[int] = ()
     # Images whose map deletes no faster than random order, and the same of freshly drawn weights.
     worse: Sequence[int] = ()
-    # Images whose map deletes faster by less than can be seen.
-    slight: Sequence[int] = ()
     untrained: int = 2
     untrained_worse: Sequence[int] = (0, 1)
     correlation: float | None = 0.1
@@ -144,8 +142,6 @@ def _of_map(
     np.save(content, np.stack([saliency, saliency**2]) + len(made.maps_seed))
     overlay = overlay_png(pixels[..., None], saliency)
     curves = _curves(position in made.worse, 0.02 * position)
-    if position in made.slight:
-        curves = _slightly_better()
     untrained = UntrainedMap(
         correlation=dict.fromkeys(SCORES, made.correlation),
         faithfulness=dict.fromkeys(SCORES, _curves(position in made.untrained_worse, 0.0)),
@@ -172,18 +168,6 @@ def _curves(worse: bool, height: float) -> Faithfulness:
     )
 
 
-def _slightly_better() -> Faithfulness:
-    """Curves of which the areas differ from those of random order by less than 0.01."""
-    steps = np.array(SHARES)
-    slightly = 0.02 * steps * (1 - steps)
-    return Faithfulness(
-        deletion=(1 - steps - slightly).tolist(),
-        insertion=(steps + slightly).tolist(),
-        random_deletion=(1 - steps).tolist(),
-        random_insertion=steps.tolist(),
-    )
-
-
 def _file(folder: Path, name: str, content: bytes) -> SaliencyFile:
     (folder / name).write_bytes(content)
     return SaliencyFile(file=name, sha256=hashlib.sha256(content).hexdigest())
@@ -193,20 +177,3 @@ def _png(pixels: np.ndarray) -> bytes:
     content = io.BytesIO()
     Image.fromarray(pixels).save(content, "png")
     return content.getvalue()
-
-
-def write_scaling(folder: Path, repeats: int = 3, made: Callable[[int], Made] | None = None) -> Path:
-    """Both frameworks on 1 and 2 workers, both splits; equal weights of a seed at as many workers."""
-    for repeat in range(1, repeats + 1):
-        for workers in (1, 2):
-            for framework in ("pytorch_native", "horovod"):
-                for split in ("images", "masks"):
-                    efficiency = 1.0 if workers == 1 else {"images": 0.95, "masks": 0.8}[split]
-                    chosen = Made(
-                        weights=f"seed {repeat} on {workers}",
-                        maps_per_second=4 * workers * efficiency * (1 + 0.01 * repeat),
-                    )
-                    write_explained(
-                        folder, framework, workers, repeat, made(repeat) if made else chosen, split=split
-                    )
-    return folder

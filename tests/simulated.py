@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -18,16 +17,6 @@ Throughputs = Mapping[tuple[Framework, int], Sequence[float]]
 # Logarithms of the throughput of launches.
 Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
 IMAGES = 1000
-
-
-@dataclass(frozen=True)
-class Noise:
-    """Standard deviations of a repeat, of a launch and of an epoch, and the number of epochs."""
-
-    repeat: float
-    launch: float
-    epoch: float
-    epochs: int
 
 
 def study_of(rows: pd.DataFrame, throughput: NDArray[np.float64]) -> Study:
@@ -52,29 +41,15 @@ def study_of(rows: pd.DataFrame, throughput: NDArray[np.float64]) -> Study:
     return Study("simulated", runs, table, evaluations, left_out_table([]), headers={})
 
 
-def simulate(seed: int, noise: Noise, studies: int, ratio: float) -> Study:
-    """Many studies of 5 repeats in one, an `options` each: perfectly linear, Horovod slower by `ratio`."""
-    random = np.random.default_rng(seed)
-    rows = _product(options=range(studies), framework=FRAMEWORKS, workers=(1, 4), repeat=range(1, 6))
-    repeats = random.normal(0, noise.repeat, (studies, 11))
-    pace = repeats[rows["options"], rows["repeat"]] + random.normal(0, noise.launch, len(rows))
-    pace = pace[:, None] + random.normal(0, noise.epoch, (len(rows), noise.epochs))
-    factor = np.where(rows["framework"] == "horovod", 1 / ratio, 1.0) * rows["workers"]
-    return study_of(rows.assign(options=_labels(rows)), factor.to_numpy()[:, None] * np.exp(pace))
-
-
-def equal_frameworks(
-    draw: Draw, studies: int, repeats: int, *, drift: float = 0.0, alternate: bool = True
-) -> Study:
+def equal_frameworks(draw: Draw, studies: int, repeats: int, *, drift: float = 0.0) -> Study:
     """Many studies in one, an `options` each, whose launches on 4 workers differ by luck and drift alone.
 
-    The machine slows by `drift` over a study. Within a repeat the order of the frameworks is random; or
-    all launches of one stand before those of the other.
+    The machine slows by `drift` over a study. Within a repeat the order of the frameworks is random.
     """
     random = np.random.default_rng(7)
     rows = _product(options=range(studies), repeat=range(1, repeats + 1), framework=FRAMEWORKS)
     rows["luck"] = random.random(len(rows))
-    rows = rows.sort_values(["options", *(["repeat", "luck"] if alternate else ["framework"])])
+    rows = rows.sort_values(["options", "repeat", "luck"])
     place = rows.groupby("options").cumcount().to_numpy()
     started = pd.Timestamp("2025-01-31T12:00:00Z") + pd.to_timedelta(place, unit="min")
     rows = rows.assign(

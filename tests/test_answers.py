@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.attacks import hosts_in_turn
 from tests.budgets import Steps, write_budget_run
+from tests.honest import START, Honest, write_honest
 from tests.own_task_records import as_own_task
 from tests.played_runs import near, write_all_played
 from tests.records import PIXELS, make_workers, write_run
-from tests.report_studies import START, write_one_after_the_other, write_study
 from tests.reports import report_of, report_of_older
 from tests.test_disturbance import LOADED
 from unet_scaling.study.config import FRAMEWORKS, Framework
@@ -180,13 +181,12 @@ NOISY_IOU = (0.80, 0.78, 0.84, 0.76, 0.82)
 
 # fmt: off
 CASES = (
-    Case("good", "scale 4 native ggnc", write_study, "use native ddp on 4 workers: 3.8x", "iou -0.003",
-         "caution: machine quiet: not known"),
+    Case("good", "scale 4 native ggng", write_honest, "use native ddp on 4 workers: 3.8x", "iou ±0.000"),
     Case("gpus", "scale 2 - ...c", on_gpus, "on 2 gpus", "gpu-seconds"),
     Case("the IoU collapses", "stay 1 - gb..", lambda to: both(to, {1: (100, 0.33), 2: (190, 0.01)}), "1.9x",
          "iou falls from 0.33 to 0.01"),
-    Case("hosts in turn", "unfair 2 - c..b", write_one_after_the_other, "no fair comparison", "same nodes",
-         "1.78x", "2.00x", "!use", "!caution", ">--one-allocation"),
+    Case("hosts in turn", "unfair 2 - c..b", hosts_in_turn, "no fair comparison", "same nodes",
+         "1.74x", "1.94x", "!use", "!caution", ">--one-allocation"),
     Case("baseline of another day", "unfair 1 - ....", another_day, "same baseline",
     ">measure 1 worker again"),
     Case("impossible efficiency", "unfair - - c...", lambda to: both(to, {1: (100, 0.8), 2: (250, 0.8)}),
@@ -298,24 +298,8 @@ def test_an_answer_claims_what_its_study_shows(case: Case, tmp_path: Path) -> No
         assert [text for text in said if re.search(r"\b(is|are) ([0-9.]+ % )?faster", text)] == []
 
 
-def test_what_was_learned_and_the_margin_stand_in_the_table(tmp_path: Path) -> None:
-    rows = report_of(both(tmp_path / "rare", {1: (100, 0.0135), 2: (190, 0.0135)}, **RARE)).summary["iou"]
-    assert {row["learned"] for row in rows} == {"yes"}
-    assert {round(row["margin"], 5) for row in rows} == {0.00125}
-    assert {round(row["constant_iou"], 3) for row in rows} == {0.002}
-    rows = report_of(both(tmp_path / "none", LOST)).summary["iou"]
-    assert {(row["learned"], row["margin"]) for row in rows} == {("no", 0.01)}
-    assert {row["non_inferior"] for row in rows} == {"baseline", "not shown"}
-    (tile,) = (
-        tile
-        for tile in report_of(own_task(tmp_path / "own")).summary["answers"][0]["tiles"]
-        if "accuracy" in tile["title"]
-    )
-    assert any("constant prediction" in reason and "not known" in reason for reason in tile["reasons"])
-
-
 def test_time_and_cost_have_a_light_only_where_a_target_is_stated(tmp_path: Path) -> None:
-    study = write_study(tmp_path / "study", (1, 2), 3)
+    study = write_honest(tmp_path / "study", Honest(workers=(1, 2), repeats=3))
     for criteria, light in ((Criteria(), "none"), (Criteria(target_iou=0.5), "good")):
         (tile,) = (
             tile
@@ -334,15 +318,6 @@ def test_played_runs_that_learned_nothing_judge_no_number_of_workers(tmp_path: P
     assert {row["verdict"] for row in summary["played"]} == {"baseline", "undecided"}
     assert answer["tiles"][1]["light"] == "bad"
     assert "learn first" in answer["next_steps"][0]
-
-
-def test_trust_counts_the_checks_that_are_not_known(tmp_path: Path) -> None:
-    summary = report_of(write_study(tmp_path)).summary
-    trust = summary["answers"][0]["tiles"][3]
-    marks = [check["mark"] for check in summary["checks"]]
-    assert f"{marks.count('yes')} of {len(marks)} checks met" in trust["value"]
-    assert f"{marks.count('not known')} not known" in trust["value"]
-    assert all("caution: machine quiet: not known" in verdict["sentence"] for verdict in summary["verdicts"])
 
 
 def test_sets_of_options_have_an_answer_each_and_the_best_only_where_shown(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Two studies against each other: which points, what differs, what is refused, and what is claimed."""
 
+import itertools
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,37 +11,61 @@ import numpy as np
 import pytest
 
 from analysis.__main__ import main
-from analysis.compare.compared import Sample, corrected_contrasts, unpaired_contrasts
 from analysis.report.tables import COMPARE_LINES
-from analysis.stats import Launches
-from tests.compared_studies import OTHER_SPREAD, SPREAD, write_side
+from tests.honest import START
 from tests.malformed_records import with_values
-from tests.records import Measured, digest, make_epochs, make_point, make_workers, write_run
-from tests.report_studies import START
+from tests.records import Measured, digest, make_epochs, make_point, write_run
 from tests.reports import Compared
-from unet_scaling.study.config import FRAMEWORKS
+from unet_scaling.study.config import FRAMEWORKS, Framework
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
-from unet_scaling.study.record_lines import End
 from unet_scaling.study.study_file import OLDER_LOG_HEADER
 
+Options = Mapping[str, Mapping[str, Any]]
+NATIVE = FRAMEWORKS[:1]
+# Deviations of the launches of a point, in percent.
+SPREAD = (-1.0, 0.4, 0.0, 1.1, -0.5)
+OTHER_SPREAD = (0.7, -0.9, 0.2, -0.3, 0.6)
+# After START, when those of write_run start, each launch has a minute of its own: no two are at once.
+MINUTES = itertools.count(start=10)
 LONG_RUN = {"training": {"epochs": 12}}
 NO_DIFFERENCE, FASTER, WITHHELD = "no significant difference", "B faster", "withheld"
 Write = Callable[[Path], object]
 
 
+def write_side(
+    folder: Path,
+    speed: float = 100.0,
+    *,
+    frameworks: Sequence[Framework] = NATIVE,
+    workers: Sequence[int] = (1,),
+    spread: Sequence[float] = SPREAD,
+    options: Options | None = None,
+    label: str = "",
+    iou: float = 0.8,
+    **header: object,
+) -> Path:
+    """A study of launches that differ by `spread`, in percent of the throughput, one after the other."""
+    for framework in frameworks:
+        for count in workers:
+            for repeat, percent in enumerate(spread, start=1):
+                started = START + timedelta(minutes=next(MINUTES))
+                write_run(
+                    folder,
+                    framework,
+                    count,
+                    repeat,
+                    images_per_second=speed * count * (1 + percent / 100),
+                    iou=round(iou + 0.001 * percent, 6),
+                    options=options,
+                    label=label,
+                    header={"started_utc": f"{started:%Y-%m-%dT%H:%M:%SZ}"} | header,
+                )
+    return folder
+
+
 def side(speed: float = 100.0, **changes: Any) -> Write:
     """A study that differs from the plain one in this."""
     return lambda folder: write_side(folder, speed, **changes)
-
-
-def on(host: str = "node1", **environment: str) -> dict[str, Any]:
-    (worker,) = make_workers(1, host=host)
-    return {"header_workers": [worker.model_copy(update={"environment": environment})]}
-
-
-SILENT: dict[str, Any] = {
-    "header_workers": [each.model_copy(update={"environment": None}) for each in make_workers(1)]
-}
 
 
 def stalled(launches: Sequence[int]) -> Write:
@@ -55,16 +81,6 @@ def stalled(launches: Sequence[int]) -> Write:
             write_run(folder, repeat=repeat, options=LONG_RUN, measured=Measured(epochs), header=started)
 
     return write
-
-
-def one_incomplete(folder: Path) -> None:
-    write_side(folder, spread=SPREAD[:4])
-    write_run(folder, repeat=5, end=None)
-
-
-def one_diverged(folder: Path) -> None:
-    write_side(folder, spread=SPREAD[:4])
-    write_run(folder, repeat=5, end=End(status="diverged", reason="the loss is nan"))
 
 
 def other_seeds(folder: Path) -> None:
@@ -103,53 +119,19 @@ PAIRS = {
         PLAIN, side(112.0, spread=OTHER_SPREAD), {"outcome": FASTER, "launches_a": 5, "launches_b": 5}, {},
         ("B (b) is 12 % faster than A", "94 % interval, 5 and 5 launches"),
     ),
-    "an option": (
-        side(options={"pytorch_native": {"bucket_cap_mb": 25.0}}),
-        side(options={"pytorch_native": {"bucket_cap_mb": 50.0}}),
-        {"outcome": NO_DIFFERENCE}, {"pytorch_native.bucket_cap_mb": ("25.0", "50.0")}, (),
-    ),
-    "precision": (
-        PLAIN, side(150.0, options={"training": {"precision": "bf16"}}), {"outcome": FASTER},
-        {"training.precision": ("fp32", "bf16")}, (),
-    ),
     "folder": (
         PLAIN, side(options={"data": {"folder": "/scratch/nuclei"}}), {"outcome": NO_DIFFERENCE},
         {"data.folder": ("/data/nuclei", "/scratch/nuclei")}, (),
-    ),
-    "software, machine, variables": (
-        side(versions={"torch": "2.12.0"}, **on("n1", OMP_PLACES="cores")),
-        side(versions={"torch": "2.13.0"}, **on("n2", NCCL_DEBUG="INFO", OMP_PLACES="cores")), {},
-        {"version of torch": ("2.12.0", "2.13.0"), "hosts": ("n1", "n2"),
-        "environment NCCL_DEBUG": ("not set", "INFO")},
-        (),
-    ),
-    "variables that A did not record": (
-        side(format=2, **SILENT), side(**on(OMP_PLACES="cores")), {},
-        {"record format": ("2", "5"), "environment of the workers": ("not recorded", "recorded")}, (),
     ),
     "commit": (
         PLAIN, side(commit="f" * 40), {}, {"commit": ("0123456789abcdef0123456789abcdef01234567", "f" * 40)},
         (),
     ),
-    "uncommitted changes": (PLAIN, side(dirty=True), {}, {"uncommitted changes": ("False", "True")}, ()),
-    "GPU": (
-        PLAIN, side(900.0, header_workers=make_workers(1, device="NVIDIA H200")), {}, None, ("NVIDIA H200",),
-    ),
-    "more seeds": (
-        PLAIN, side(spread=[0.0] * 9), {}, {"seeds": ("1, 2, 3, 4 and 1 more value",
-        "6, 7, 8, 9 and 5 more values")}, (),
-    ),
     "image size": (
         PLAIN, side(150.0, options={"data": {"image_height": 64}}), REFUSED, None,
         ("An image is not the same work in A and B", "IoU: not compared", "A 128, B 64"),
     ),
-    "network": (
-        PLAIN, side(150.0, options={"model": {"width": 16}}), {"outcome": FASTER}, None,
-        ("not the same work",),
-    ),
     "manifest": (PLAIN, side(150.0, manifest_sha256=digest("other")), REFUSED, None, ("data manifest: A ",)),
-    "test images": (PLAIN, side(150.0, test_images=13), REFUSED, None, ("test images: A 12, B 13",)),
-    "split": (PLAIN, side(150.0, options={"data": {"split_seed": 7}}), REFUSED, None, ("A 42, B 7",)),
     "pixels": (PLAIN, more_pixels, {"iou_outcome": "refused"}, None, ("A 10,000,000, B 10,000,001",)),
     "two of A disturbed": (
         stalled([2, 4]), side(150.0, options=LONG_RUN), {"outcome": "suggests B faster", "launches_a": 3},
@@ -175,18 +157,9 @@ PAIRS = {
         PLAIN, side(150.0, started_utc=f"{START:%Y-%m-%dT%H:%M:%SZ}"), {"outcome": WITHHELD}, None,
         ("B pytorch",),
     ),
-    "one incomplete": (PLAIN, one_incomplete, {"launches_b": 4}, None, ("B leaves out 1 run",)),
-    "one diverged": (
-        PLAIN, one_diverged, {"iou_remarks": "4 seeds as pairs; 1 run of B diverged"}, None,
-        ("B leaves out 1 run",),
-    ),
     "seeds": (
         PLAIN, other_seeds, {"iou_outcome": "B higher", "seeds_paired": 0, "iou_remarks": "seeds not paired"},
         None, (),
-    ),
-    "older records": (side(format=2), PLAIN, {}, {"record format": ("2", "5")}, ()),
-    "another day": (
-        PLAIN, side(started_utc="2025-02-11T12:00:00Z"), {}, None, ("B 2025-02-11 12:00 to 2025-02-11",),
     ),
 }  # fmt: skip
 
@@ -238,24 +211,6 @@ def test_points_are_compared_at_equal_values_of_an_axis_only(tmp_path: Path) -> 
     ]  # fmt: skip
 
 
-def test_further_frameworks_are_compared_as_the_pair_is(tmp_path: Path) -> None:
-    for name, speed in (("a", 100.0), ("b", 112.0)):
-        write_side(tmp_path / name, speed, frameworks=("pytorch_native", "lightning"))
-    rows = Compared(tmp_path / "a", tmp_path / "b").rows
-    assert [row["framework"] for row in rows] == ["pytorch_native", "lightning"]
-    assert {row["outcome"] for row in rows} == {FASTER}
-
-
-def test_an_option_of_all_may_change_within_an_axis_of_another(tmp_path: Path) -> None:
-    for precision in ("fp32", "bf16"):
-        for rate in (0.01, 0.1):
-            options = {"training": {"precision": precision, "learning_rate": rate}}
-            write_side(tmp_path / precision, options=options, label=f"-{rate}", frameworks=FRAMEWORKS)
-    found = Compared(tmp_path / "fp32", tmp_path / "bf16")
-    assert [row["options"] for row in found.rows] == ["learning_rate=0.01"] * 2 + ["learning_rate=0.1"] * 2
-    assert list(found.differing) == ["training.precision"]
-
-
 def test_pairs_of_seeds_find_what_their_spread_would_hide(tmp_path: Path) -> None:
     for name, gain in (("a", 0.0), ("b", 0.001)):
         for repeat in range(1, 6):
@@ -265,58 +220,12 @@ def test_pairs_of_seeds_find_what_their_spread_would_hide(tmp_path: Path) -> Non
     assert (row["iou_outcome"], row["seeds_paired"]) == ("B higher", 5)
 
 
-def test_intervals_of_several_points_hold_together(tmp_path: Path) -> None:
-    """Four points without a difference widen the interval of one that has a small one."""
-    for name, workers in (("one", (1,)), ("five", (1, 2, 3, 4, 5))):
-        write_side(tmp_path / name / "a", workers=workers)
-        write_side(tmp_path / name / "b", 102.0, spread=OTHER_SPREAD)
-        if name == "five":
-            write_side(tmp_path / name / "b", workers=workers[1:], spread=OTHER_SPREAD)
-    alone, among = (
-        Compared(tmp_path / name / "a", tmp_path / name / "b").rows[0] for name in ("one", "five")
-    )
-    assert among["ratio_low"] < alone["ratio_low"]
-    assert (alone["comparisons"], among["comparisons"]) == (1, 5)
-    assert among["p_adjusted"] == pytest.approx(5 * alone["p_adjusted"])
-
-
-def sample(values: np.ndarray[Any, Any]) -> Sample:
-    points, launches = values.shape
-    repeats = np.tile(np.arange(launches), points)
-    return Sample(Launches(np.repeat(np.arange(points), launches), points, repeats), values.ravel())
-
-
-@pytest.mark.parametrize("launches", [pytest.param(3, marks=pytest.mark.verify), 5])
-def test_equal_studies_are_rarely_called_different_and_five_percent_are_found(launches: int) -> None:
-    """In 200 simulated studies; of 5 % wrong ones, more than 9 % come in one of 100 such tests."""
-    random = np.random.default_rng(3)
-    shape = (200, launches)
-    for kind in ("normal", "stragglers", "bimodal"):
-        both = []
-        for _ in "ab":
-            noise = random.normal(0, 0.02 if kind == "normal" else 0.01, shape)
-            slow = random.random(shape) < (0.5 if kind == "bimodal" else 0.2)
-            lost = 0.1 if kind == "bimodal" else random.exponential(0.2, shape)
-            both.append(sample(noise if kind == "normal" else noise - np.where(slow, lost, 0.0)))
-        found = [corrected_contrasts([contrast]).iloc[0] for contrast in unpaired_contrasts(*both)]
-        assert np.mean([row["low"] > 0 or row["high"] < 0 for row in found]) <= 0.09
-    a, b = (sample(random.normal(np.log(ratio), 0.02, (100, 5))) for ratio in (1.0, 1.05))
-    found = [corrected_contrasts([each]).iloc[0]["low"] > 0 for each in unpaired_contrasts(a, b)]
-    assert np.mean(found) >= 0.8
-
-
 def older(folder: Path, seconds: float) -> Path:
     folder.mkdir()
     for name in ("log_1.csv", "log_hvd_1.csv"):
         rows = [f"{epoch},{seconds},0.5,0.001,{3 * seconds + 0.05},1.0,0.8" for epoch in range(3)]
         (folder / name).write_text("\n".join([OLDER_LOG_HEADER, *rows]) + "\n")
     return folder
-
-
-def test_older_logs_have_a_ratio_and_no_claim(tmp_path: Path) -> None:
-    rows = Compared(older(tmp_path / "a", 10.0), older(tmp_path / "b", 8.0)).rows
-    assert [row["ratio"] for row in rows] == [1.25, 1.25]
-    assert {(row["outcome"], row["iou_outcome"]) for row in rows} == {("not enough repeats", "refused")}
 
 
 def test_the_command_prints_what_differs_first_and_writes_its_files(

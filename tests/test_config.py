@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,6 @@ from slurm.study_folder import StudyFolder
 from tests.studies import make_point
 from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.older_records import older_digest
 from unet_scaling.study.options import OPTION_TABLES, Criteria, HorovodKnobs
 from unet_scaling.study.study_file import read_study, recorded_study
 from unet_scaling.study.validation import StrictModel
@@ -196,20 +194,10 @@ def test_any_change_changes_the_digest(study: Path) -> None:
         assert read_study(study, override).configs()[0].digest() != plain
 
 
-# Options that no configuration of formats 1 to 4 has.
-ADDED_SINCE: Any = {"task": True, "emulation": True, "saliency": True, "training": {"compute_profile"}}
-
-
 def test_a_digest_leaves_out_what_has_its_default() -> None:
     """Written down when record format 5 began: an option added since changes no digest."""
     first = "b57746b96a24bdf54833c6083b14d789a7fc7a65e773d38c38eba79b90850b11"
     assert make_point(Path("/images")).digest() == first
-
-
-def test_a_configuration_of_the_first_records_keeps_its_older_digest() -> None:
-    """Written down with format 1: records of those days are still known by it."""
-    earlier = "ab30fc10ec956f052802e7e6a13bf05f01e41ddf64c07d81d4e8045bdf1267b0"
-    assert older_digest(make_point(Path("/images")).model_dump(exclude=ADDED_SINCE)) == earlier
 
 
 @given(st.text(max_size=30))
@@ -245,16 +233,6 @@ def test_knobs_of_horovod_reach_its_environment() -> None:
     }
     assert set(HorovodKnobs(yield_when_idle=False).environment().values()) == {"0"}
     assert set(HorovodKnobs(controller="gloo").environment().values()) == {"gloo"}
-
-
-def test_a_horovod_configuration_of_the_first_records_keeps_its_older_digest(study: Path) -> None:
-    """Written down before yield_when_idle was there."""
-    earlier = "36bfd4bd9f9d7adf329c5fea0be648078d9f1d277ba6f3667c2364942c063787"
-    point = next(p for p in read_study(study, {"horovod.cycle_time_ms": 5}).configs() if p.horovod)
-    placed = point.model_copy(update={"data": make_point(Path("/images")).data})
-    assert older_digest(placed.model_dump(exclude=ADDED_SINCE)) == earlier
-    changed = point.model_copy(update={"horovod": HorovodKnobs(cycle_time_ms=5, yield_when_idle=True)})
-    assert changed.digest() != point.digest()
 
 
 def test_criteria_reach_the_analysis_and_change_no_point(study: Path, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from unet_scaling.study.record import Record, read_record
 
 LAUNCHES = 3
 NATIVE = ("pytorch_native", "")
-HOROVOD = ("horovod", "")
 POLLS = ("horovod", "yield_when_idle=False")
 YIELDS = ("horovod", "yield_when_idle=True")
 # Of a frame of 1514 bytes 1448 are the message's, the rest headers of Ethernet, IP, and TCP with its stamps.

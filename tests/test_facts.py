@@ -183,6 +183,22 @@ def test_a_fact_of_one_arm_alone_withholds(
     assert named in told
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (started(lambda _, at: at - timedelta(days=19)), "19 days"), (workers(host="old"), "old"),
+        (processors(frequency_mhz=1500.0), "1,500 MHz"),
+    ],
+)  # fmt: skip
+def test_a_baseline_of_another_day_host_or_clock_is_doubted(
+    change: Change, named: str, tmp_path: Path, honest: dict[str, Path]
+) -> None:
+    folder = shutil.copytree(honest["CPUs"], tmp_path / "study")
+    Runs(folder).of(workers=[1]).change(change)
+    row = table_of(load_study(folder)).loc["same baseline"]
+    assert (row["mark"], named in row["fact"]) == ("no", True), row["fact"]
+
+
 @pytest.mark.parametrize(("low", "mark"), [(1.021, "no"), (1.009, "yes")])
 def test_a_difference_on_one_worker_is_shown_by_its_whole_interval(low: float, mark: str) -> None:
     row = {"workers": 1, "framework": "horovod", "ratio": 1.042, "ratio_low": low, "ratio_high": 1.077}

@@ -4,35 +4,29 @@ import io
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 from rich.console import Console
 
 from analysis.contrast import compare
 from analysis.findings import precision
-from analysis.findings.precision import half_widths, widest
+from analysis.findings.precision import widest
 from analysis.load import load_study
 from analysis.report.assemble import make_report
 from analysis.report.program import no_more_to_come
-from analysis.study import Study
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.study_folder import StudyFolder, open_study_folder
 from tests.records import write_record
-from tests.simulated import study_of
-from unet_scaling.study.config import FRAMEWORKS, RunConfig, StudyConfig
+from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.repeats import (
     ADAPTIVE_SIGNIFICANCE,
-    FEWEST_ADAPTIVE_REPEATS,
-    FIXED_SIGNIFICANCE,
     MOST_ADAPTIVE_REPEATS,
     read_history,
 )
@@ -244,47 +238,3 @@ def test_the_report_and_the_submission_decide_by_the_same_intervals(tmp_path: Pa
         assert study.go_on() is goes_on
         study.launch()
     assert no_more_to_come(folder.path, tmp_path / "report")
-
-
-# The share of 250 studies is uncertain by 1.4 %; the draws are the same each time.
-SIMULATED_STUDIES = 250
-LAUNCH_NOISE = 0.03
-BLOCK_DRIFT = 0.05
-TRUE_RATIO = 1.02
-# Over the noise of a pair, that of a launch times the root of 2, about where least is covered.
-ASKED = 0.75 * np.sqrt(2) * LAUNCH_NOISE
-
-
-def many_studies() -> Study:
-    """Studies at 4 workers with the repeats that they may need; lognormal launches, a drift by block."""
-    names = ["options", "framework", "repeat"]
-    parts = [range(SIMULATED_STUDIES), FRAMEWORKS, range(1, 1 + MOST_ADAPTIVE_REPEATS)]
-    rows = pd.MultiIndex.from_product(parts, names=names).to_frame(index=False).assign(workers=4)
-    random = np.random.default_rng(11)
-    noise = random.normal(0, LAUNCH_NOISE, len(rows)) - BLOCK_DRIFT * rows["repeat"].to_numpy()
-    factor = np.where(rows["framework"] == "horovod", 1 / TRUE_RATIO, 1.0)
-    rows["options"] = [f"{number:05d}" for number in rows["options"]]
-    return study_of(rows, (factor * np.exp(noise))[:, None])
-
-
-def looks(study: Study) -> Iterator[pd.DataFrame]:
-    """The comparisons of the studies that end at each look."""
-    for number in range(FEWEST_ADAPTIVE_REPEATS, MOST_ADAPTIVE_REPEATS + 1):
-        runs = study.runs
-        compared = compare(replace(study, runs=runs[runs["repeat"] <= number]), family=["options"])
-        ended = compared[(half_widths(compared) <= ASKED) | (number == MOST_ADAPTIVE_REPEATS)]
-        study = replace(study, runs=runs[~runs["options"].isin(ended["options"])])
-        yield ended
-
-
-def share_covered(significance: float) -> float:
-    ended = pd.concat(looks(replace(many_studies(), significance=significance)))
-    assert len(ended) == SIMULATED_STUDIES
-    return float(((ended["ratio_low"] <= TRUE_RATIO) & (ended["ratio_high"] >= TRUE_RATIO)).mean())
-
-
-@pytest.mark.verify
-def test_intervals_after_an_adaptive_stop_hold_the_truth_as_often_as_they_say() -> None:
-    """Where 95 % intervals do not."""
-    assert share_covered(FIXED_SIGNIFICANCE) < 0.94
-    assert share_covered(ADAPTIVE_SIGNIFICANCE) >= 0.95

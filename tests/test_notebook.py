@@ -10,7 +10,7 @@ from analysis.load import load_study
 from analysis.report.assemble import make_report
 from analysis.report.columns import table_files
 from analysis.study import Study
-from tests.report_studies import write_study
+from tests.honest import Honest, write_honest
 from unet_scaling.study.config import PROJECT
 
 nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
@@ -56,7 +56,7 @@ def test_it_knows_the_report_by_its_tables_only() -> None:
 
 @pytest.mark.slow
 def test_it_runs_on_a_report_and_shows_every_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = load_study(write_study(tmp_path / "study", (1, 2), repeats=3))
+    study = load_study(write_honest(tmp_path / "study", Honest(workers=(1, 2), repeats=3)))
     shown = run_notebook(write_tables(study, tmp_path / "report"), monkeypatch)
     assert "12 runs, 4 points, 36 epochs" in shown
     throughput = study.runs.set_index(["framework", "workers", "repeat"])["images_per_second"]

@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -14,7 +13,6 @@ from tests.reports import Told, report_of_older, without_figures
 from unet_scaling.study.errors import EXIT_USAGE, UserError
 from unet_scaling.study.study_file import OLDER_LOG_HEADER
 
-V100 = Path(__file__).resolve().parents[2] / "shared" / "reference" / "v100"
 # What a log of the published PyTorch study and one of its TensorFlow sibling differ in: the rate of the first
 # epoch, the epochs after the third drop, and the seconds before the first epoch of several workers.
 PYTORCH, TENSORFLOW = "pytorch", "tensorflow"
@@ -124,14 +122,6 @@ def test_a_log_cut_at_any_byte_is_reported_and_never_used(tmp_path: Path) -> Non
         assert str(path) in problem(read(tmp_path, content[:size]))
 
 
-def test_only_a_lost_epoch_that_took_less_than_half_of_any_other_cannot_be_told(tmp_path: Path) -> None:
-    """The limit of what the time of the whole run can show."""
-    rows = log((20.0, 10.0, 10.0, 4.9)).splitlines(keepends=True)
-    assert read(tmp_path, "".join(rows[:-1])).study.runs["epochs_used"].tolist() == [2]
-    rows = log((20.0, 10.0, 10.0, 5.1)).splitlines(keepends=True)
-    assert "rows are missing" in problem(read(tmp_path, "".join(rows[:-1])))
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -162,43 +152,17 @@ def test_a_log_that_contradicts_itself_is_not_used(tmp_path: Path, text: str, sa
     ("old", "new", "said"),
     [
         ("0,20.000000", "0,-1.000000", ":2: time_per_epoch is -1.0, it must be from"),
-        (
-            "0,20.000000", "0,", ":2: time_per_epoch is ''"), ("0,20.000000", "0,nan",
-            ":2: time_per_epoch is 'nan'",
-        ),
         ("0,20.000000", "0,1e999", ":2: time_per_epoch is '1e999'"),
         ("0.900000", "1.100000", ":2: iou is 1.1, it must be from 0 to 1"),
-        ("0.001000", "0.000000", ":2: lr is 0.0"), ("5.000000", "-5.000000", ":2: test_time is -5.0"),
-        ("\n1,", "\n1.0,", ":3: the epoch is '1.0'"), ("\n1,", "\n-1,", ":3: the epoch is '-1'"),
-        ("\n2,", "\n3,", "found 3 where 2 belongs"), ("\n2,", "\n1,", "found 1 where 2 belongs"),
+        ("0.001000", "0.000000", ":2: lr is 0.0"),
+        ("\n1,", "\n1.0,", ":3: the epoch is '1.0'"), ("\n2,", "\n1,", "found 1 where 2 belongs"),
         ("1,10.000000,0.500000,", "1,10.000000,", ":3: 6 columns, expected 7"),
-        (
-            ",loss,lr,", ",lr,loss,", ":1: the columns must be"), (OLDER_LOG_HEADER, "",
-            ":1: the columns must be",
-        ),
-        (",time_per_epoch", "\ufeff,time_per_epoch", ":1: the columns must be"),
-        ("2,10.000000", "2,10.000000\x00", ":4: time_per_epoch is"),
+        (",loss,lr,", ",lr,loss,", ":1: the columns must be"),
         ("\n2,10.000000", "\n" + "\x00" * 64 + "\n2,10.000000", ":4: 1 columns"),
-        ("\n1,", f"\n{OLDER_LOG_HEADER}\n1,", ":3: the epoch is ''"),
         ("\n1,", "\nslurmstepd: error: job killed\n1,", ":3: 1 columns"),
-        ("\n1,10.000000", "\n1,10.0000002,10.000000", ":3: 8 columns"),
-        (
-            "\n1,10.000000", "\n\n1,10.000000", ":3: 0 columns"), ("1,10.000000", "1,10,000000",
-            ":3: 8 columns",
-        ),
-        (
-            "1,10.000000", "1, 10.000000", ":3: time_per_epoch is ' 10"), ("1,10.0", "1,1_0.0",
-            ":3: time_per_epoch",
-        ),
-        (
-            "1,10.000000", "1,10.000000\r", ":3: time_per_epoch is"), ("0,20.0",
-            '0,"20.0', ":2: time_per_epoch",
-        ),
-        ("1,10.000000", "1,\u0661\u0660", ":3: time_per_epoch"), ("1,10.000000", "1,5e-324", "is 5e-324"),
-        (
-            "0.500000", "1e300", ":2: loss is 1e+300"), ("1,10.000000", "1,20.000000",
-            "the epochs take 50.000 s",
-        ),
+        ("1,10.0", "1,1_0.0", ":3: time_per_epoch"), ("1,10.000000", "1,\u0661\u0660", ":3: time_per_epoch"),
+        ("0.500000", "1e300", ":2: loss is 1e+300"),
+        ("1,10.000000", "1,20.000000", "the epochs take 50.000 s"),
     ],
 )  # fmt: skip
 def test_an_impossible_log_is_reported_with_its_place(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -339,22 +303,3 @@ def test_what_cannot_be_of_such_logs_is_refused(
 def test_options_of_older_logs_are_refused_for_records(tmp_path: Path, option: list[str]) -> None:
     with pytest.raises(UserError, match="only with --reference"):
         main([str(tmp_path), *option])
-
-
-# Speed-up on 1, 2, 4, 6 and 8 workers, as printed in the table of the published study.
-PUBLISHED = {
-    "pytorch_native": ["1.000", "1.856", "3.593", "5.515", "6.977"],
-    "horovod": ["1.000", "1.110", "1.832", "2.749", "3.462"],
-}
-
-
-@pytest.mark.skipif(not V100.is_dir(), reason="the published V100 logs are not on this machine")
-def test_the_published_table_is_reproduced_to_the_printed_digit_and_predicted() -> None:
-    found = report_of_older(V100)
-    for framework, printed in PUBLISHED.items():
-        rows = found.rows("summary", framework=framework)
-        assert [f"{row['speedup']:.3f}" for row in rows] == printed
-        assert np.isnan([row["speedup_low"] for row in rows]).all()
-    fits = found.table("fits")
-    assert (fits["held_out_error"] < 0.05).all()
-    assert fits["held_out_error"].mean() < fits["last_efficiency_error"].mean()

@@ -9,15 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch import nn
 
 from analysis.budget import PARTS
 from tests.budgets import Steps, make_probe, write_budget_run
 from tests.records import GRADIENT_BYTES, make_workers, write_run
-from tests.report_studies import write_study
 from tests.reports import Row, Told, report_of
 from unet_scaling.measure.ping_pong import HostPair, PingPong, write_ping_pong
-from unet_scaling.model import UNet
 from unet_scaling.study.config import PROJECT, WRAPPERS, Framework
 from unet_scaling.study.measurements import Probe
 from unet_scaling.study.record_lines import WorkerFacts
@@ -64,41 +61,6 @@ def test_a_loss_lands_in_its_own_part_and_what_a_repeat_has_in_common_cancels(tm
         assert row["deviation"] == pytest.approx(0.010 / step)
 
 
-def test_parts_sum_to_the_deviation_of_the_summary_and_to_the_ratio(tmp_path: Path) -> None:
-    """Every phase of a run has its own noise; a further framework makes each interval of a ratio wider."""
-    random = np.random.default_rng(3)
-    arms: Mapping[Framework, float] = {NATIVE: 0.002, "horovod": 0.009}
-    for repeat in range(1, 6):
-        for framework, extra in arms.items():
-            for workers in (1, 2, 4):
-                noise = 1 + 0.05 * random.standard_normal(5)
-                sync = [0.004 * (workers - 1) + extra * noise[0] * (worker > 0) for worker in range(workers)]
-                phases = dict(zip(("data_wait", "forward", "backward", "optimizer"), noise[1:], strict=True))
-                means = {"data_wait": 0.010, "forward": 0.030, "backward": 0.050, "optimizer": 0.006}
-                own: dict[str, Any] = {name: means[name] * float(factor) for name, factor in phases.items()}
-                write_budget_run(
-                    tmp_path, framework, workers, repeat, Steps(sync=sync, wire=min(sync), **own)
-                )
-        write_budget_run(tmp_path, "lightning", 2, repeat, Steps(), pace=1 + 0.01 * repeat)
-    found = report_of(tmp_path)
-    summary = {(row["framework"], row["workers"]): row for row in found.rows("summary")}
-    budget = found.rows("budget")
-    assert len(budget) == 4
-    for row in budget:
-        point = summary[row["framework"], row["workers"]]
-        assert sum(row[part] for part in PARTS) == pytest.approx(point["deviation"], abs=1e-9)
-        assert [row[f"deviation{end}"] for end in ("_low", "_high")] == pytest.approx(
-            [point[f"deviation{end}"] for end in ("_low", "_high")], abs=1e-6
-        )
-        assert all(row[f"{part}_low"] <= row[part] <= row[f"{part}_high"] for part in PARTS[:4])
-    ratios = {row["workers"]: row for row in found.rows("comparison")}
-    for row in found.rows("difference"):
-        ratio = ratios[row["workers"]]
-        assert sum(row[part] for part in PARTS) == pytest.approx(ratio["ratio"] - 1, abs=1e-9)
-        assert row["difference_low"] == pytest.approx(ratio["ratio_low"] - 1, abs=1e-6)
-    assert set(ratios) == {1, 2, 4}
-
-
 def test_no_difference_of_shares_has_an_interval_beyond_what_is_possible(tmp_path: Path) -> None:
     for repeat, pace in enumerate((1.0, 30.0, 1.0), start=1):
         write_budget_run(tmp_path, NATIVE, 1, repeat, pace=pace)
@@ -131,7 +93,7 @@ def unequal(folder: Path) -> Told:
         (no_baseline, "no run on 1 worker"),
         (one_without, "where sync begins is not known (1 of 4 runs)"),
         (unequal, "was not equal"),
-        (lambda folder: report_of(write_study(folder, (1, 2), repeats=1)), "recorded no budget"),
+        (lambda folder: report_of(write_run(folder, workers=2).parent), "recorded no budget"),
     ],
     ids=["no baseline", "one run without", "unequal work", "older records"],
 )
@@ -149,23 +111,6 @@ def test_too_much_rest_is_a_warning(tmp_path: Path) -> None:
         assert len(report_of(write_pair(tmp_path / f"{rest}", Steps(rest=rest))).report.budget_notes) == notes
 
 
-def test_the_floor_of_the_wire_is_one_message_of_all_gradients(tmp_path: Path) -> None:
-    steps = Steps(sync=0.007, wire=0.007)
-    for repeat in (1, 2, 3):
-        probe = make_probe(latency=repeat * 1e-4, bandwidth=1e9)
-        write_budget_run(tmp_path, "horovod", 2, repeat, steps, probe=probe)
-        uneven = make_probe(latency=(1e-6, 2e-6, 4e-4)[repeat - 1], bandwidth=1e9)
-        write_budget_run(tmp_path, NATIVE, 2, repeat, steps, probe=uneven)
-    write_budget_run(tmp_path, "horovod", 1)
-    native, horovod = report_of(tmp_path).rows("network")
-    assert horovod["floor_seconds"] == pytest.approx(2e-4 + GRADIENT_BYTES / 1e9, rel=0.02)
-    assert horovod["floor_seconds_low"] < horovod["floor_seconds"] < horovod["floor_seconds_high"]
-    assert horovod["wire_seconds"] == pytest.approx(0.007)
-    assert horovod["latency_seconds"] == pytest.approx(2e-4, rel=0.02)
-    assert horovod["bytes_per_second"] == pytest.approx(1e9, rel=0.02)
-    assert native["latency_seconds_low"] == 0 < native["latency_seconds"] < native["latency_seconds_high"]
-
-
 @pytest.mark.parametrize("ends", [(1, 1, 1), (1, 12, 12)], ids=["every probe", "one probe"])
 def test_no_floor_is_told_from_a_probe_that_ended_far_below_the_gradients(
     tmp_path: Path, ends: tuple[int, ...]
@@ -181,24 +126,6 @@ def test_no_floor_is_told_from_a_probe_that_ended_far_below_the_gradients(
     assert row["wire_seconds"] == pytest.approx(0.02)
     expected = 1e-4 + GRADIENT_BYTES / 1e9 if 12 in ends else np.nan
     assert row["floor_seconds"] == pytest.approx(expected, rel=0.02, nan_ok=True)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {}, {"model": {"width": 4, "depth": 3}}, {"model": {"width": 3, "depth": 1, "batch_norm": "off"}},
-        {"data": {"channels": 3}, "model": {"width": 16, "depth": 4}},
-    ],
-)  # fmt: skip
-def test_gradients_of_older_records_are_those_of_the_network(tmp_path: Path, options: dict[str, Any]) -> None:
-    older = {"gradient_bytes": None}
-    write_budget_run(tmp_path, NATIVE, 2, probe=make_probe(), options=options, about=older)
-    shape = {"channels": 1, "width": 8, "depth": 3} | options.get("data", {}) | options.get("model", {})
-    (config,) = (header.config for header in report_of(tmp_path).study.headers.values())
-    norm = nn.Identity if shape.get("batch_norm") == "off" else nn.BatchNorm2d
-    model = UNet(config.data.channels, config.model.width, config.model.depth, norm=norm)
-    expected = 4 * sum(weight.numel() for weight in model.parameters())
-    assert report_of(tmp_path).row("network")["gradient_bytes"] == expected
 
 
 def pair(first: str, second: str, bandwidth: float = 1e8, latency: float = 1e-4) -> HostPair:
@@ -442,39 +369,6 @@ def test_a_rule_speaks_where_its_evidence_is_and_is_silent_where_not(
 def test_a_rule_knows_cores_devices_and_the_mpi_in_use(tmp_path: Path, number: int) -> None:
     APART[number].write(tmp_path, 1)
     assert_says(APART[number], report_of(tmp_path).rows("diagnosis"))
-
-
-def test_what_is_most_at_stake_comes_first_with_the_interval_of_its_part(tmp_path: Path) -> None:
-    cases = (
-        (INPUT, ("data_wait",), Steps(data_wait=0.02)), (SLOWER, ("compute",), Steps(forward=0.04)),
-        (
-            WIRE, ("wire",), WIRED), (CONTENTION, ("data_wait", "compute"), Steps(data_wait=0.02,
-            contended=BUSY_HELPER),
-        ),
-    )  # fmt: skip
-    for number, (rule, _, steps) in enumerate(cases, start=1):
-        Case(rule, (), steps, paces=PACES).write(tmp_path, number)
-    Case(INPUT, (), replace(WIRED, data_wait=0.1)).write(tmp_path, 9)
-    found = report_of(tmp_path)
-    stakes = [row["at_stake"] for row in found.rows("diagnosis")]
-    assert stakes == sorted(stakes, reverse=True)
-    for number, (rule, parts, _) in enumerate(cases, start=1):
-        options = f"learning_rate={number / 1000:g}"
-        row, budget = found.row("diagnosis", rule=rule, options=options), found.row("budget", options=options)
-        assert row["at_stake"] == pytest.approx(sum(budget[part] for part in parts))
-        assert row["at_stake_low"] <= row["at_stake"] <= row["at_stake_high"]
-        name = parts[0] if len(parts) == 1 else "contended"
-        assert row["at_stake_low"] == pytest.approx(budget[f"{name}_low"])
-    first, *_ = found.rows("diagnosis", options="learning_rate=0.009")
-    assert first["rule"] == INPUT
-    (answer,) = (each for each in found.report.answers if each.options == first["options"])
-    assert f"{first['finding']}; try {first['try_next']}" in answer.next_steps[-1]
-    assert np.isnan(report_of(straggling(tmp_path / "slow")).row("diagnosis", rule=STRAGGLER)["at_stake_low"])
-
-
-def straggling(folder: Path) -> Path:
-    Case(STRAGGLER, (), SLOW_NODE2, **ON_FOUR).write(folder, 1)
-    return folder
 
 
 def test_a_busy_machine_is_all_that_is_said(tmp_path: Path) -> None:

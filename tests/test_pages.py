@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from analysis.older import load_reference
 from analysis.report.assemble import make_report
 from analysis.report.files import write_report
 from analysis.study import LeftOut, left_out_table
-from tests.compared_studies import OTHER_SPREAD, write_side
 from tests.honest import Honest, write_honest
 from tests.page_checks import (
     BROKEN_WORDS,
@@ -38,8 +36,8 @@ from tests.page_checks import (
 )
 from tests.played_runs import near, write_all_played
 from tests.records import write_run
-from tests.report_studies import START, write_study
 from tests.saliency_records import write_explained
+from tests.test_compare import OTHER_SPREAD, write_side
 from unet_scaling.study.config import FRAMEWORKS
 from unet_scaling.study.study_file import OLDER_LOG_HEADER
 
@@ -69,15 +67,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a study with two sets of options, and with more runs left out than are shown unfolded."""
-    folder = write_study(tmp_path_factory.mktemp("plain") / "study")
-    points = product((1, 2, 3), FRAMEWORKS, (1, 2))
-    for begun, (repeat, framework, workers) in enumerate(points):
-        started = f"{START + timedelta(hours=2, minutes=begun):%Y-%m-%dT%H:%M:%SZ}"
-        write_run(
-            folder, framework, workers, repeat, images_per_second=150.0 * workers + repeat,
-            options={"training": {"precision": "bf16"}}, label="-precision=bf16",
-            header={"started_utc": started},
-        )  # fmt: skip
+    truth = Honest(training={"precision": ["fp32", "bf16"]})
+    folder = write_honest(tmp_path_factory.mktemp("plain") / "study", truth)
     for repeat in range(6, 20):
         write_run(folder, repeat=repeat, end=None)
     assert main([str(folder)]) == 0

@@ -14,17 +14,36 @@ import pytest
 from analysis.__main__ import main
 from analysis.arrays import Array
 from analysis.predict import Counts, fit_step_time, step_matrix
-from tests.predicted import BATCH, LATER, STEPS, write_launches
 from tests.records import make_workers, write_run
 from tests.reports import report_of
+from unet_scaling.study.config import Framework
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 from unet_scaling.study.files import CHECKSUM_KEY, write_json_with_checksum
 
+BATCH = 8
+STEPS = 10
+LATER = "2126-01-01T00:00:00+00:00"
 COUNTS = (1, 2, 4, 6, 8, 14)
 KNOWN = {1: [0.1, 0.102, 0.098], 2: [0.11, 0.112, 0.108], 4: [0.115, 0.117, 0.113]}
 # 0.1 s on 1 worker, and 10 ms for each message round after that.
 LATENCY = {n: [0.1 + 0.01 * (n - 1)] * 3 for n in (1, 2, 4, 8)}
-EPOCHS = 3
+
+
+def write_launches(
+    folder: Path,
+    seconds: Mapping[int, Sequence[float]],
+    framework: Framework = "pytorch_native",
+    header: Mapping[str, object] | None = None,
+) -> None:
+    """Runs of these seconds per step, by worker count; their places are the repeats."""
+    for workers, launches in seconds.items():
+        for repeat, step in enumerate(launches, start=1):
+            images = STEPS * BATCH * workers
+            rate = images / STEPS / step
+            write_run(
+                folder, framework, workers, repeat,
+                images_per_second=rate, images_per_epoch=images, header=header,
+            )  # fmt: skip
 
 
 def counts_of(workers: Sequence[int]) -> Counts:
@@ -48,25 +67,6 @@ def test_known_terms_are_recovered_and_every_larger_count_checks_every_fit(tmp_p
     rows = [(row["fitted_on"], row["workers"], row["held_out"]) for row in found.rows("predictions")]
     held_out = [("1-4", 6), ("1-4", 8), ("1-4", 14), ("1-6", 8), ("1-6", 14), ("1-8", 14)]
     assert rows == [*((*each, True) for each in held_out), ("1-14", 28, False)]
-
-
-def test_truths_are_predicted_within_noise(tmp_path: Path) -> None:
-    """Linear scaling, transfer with latency, transfer alone, and imbalance, each a set of options."""
-    truths = ((0.1, 0, 0, 0, 0), (0.1, 0.02, 0, 0.0005, 0), (0.1, 0.06, 0, 0, 0), (0.1, 0, 0, 0, 0.006))
-    noise = np.random.default_rng(3).normal(0, 0.005, (len(COUNTS), 5))
-    for number, terms in enumerate(truths, start=1):
-        for workers, launches in zip(COUNTS, truth(COUNTS, *terms)[:, None] * (1 + noise), strict=True):
-            for repeat, seconds in enumerate(launches, start=1):
-                write_run(
-                    tmp_path, workers=workers, repeat=repeat, label=f"-{number}",
-                    options={"training": {"learning_rate": 0.001 * number}},
-                    images_per_second=BATCH * workers / seconds, images_per_epoch=STEPS * BATCH * workers,
-                )  # fmt: skip
-    rows = report_of(tmp_path).rows("predictions", fitted_on="1-8", workers=14)
-    assert len(rows) == len(truths)
-    for row, terms in zip(rows, truths, strict=True):
-        assert abs(row["error"]) < 0.03
-        assert row["predicted_low"] < BATCH * 14 / truth([14], *terms)[0] < row["predicted_high"]
 
 
 def test_nothing_measured_beyond_the_split_is_used(tmp_path: Path) -> None:
@@ -143,24 +143,6 @@ def test_throughput_is_positive_however_wild_the_points() -> None:
         assert 0 < low < high < np.inf
 
 
-def test_what_is_asked_for_follows_from_the_step_time(tmp_path: Path) -> None:
-    write_launches(tmp_path, LATENCY)
-    found = report_of(tmp_path)
-    rows = {row["workers"]: row for row in found.rows("request")}
-    assert [*rows] == [1, 2, 4, 8, 9, 10, 11, 12, 13, 14, 15, 16]
-    assert len({row["source"] for row in rows.values()}) == 2
-    for workers, row in rows.items():
-        seconds = 0.1 + 0.01 * (workers - 1)
-        assert row["step_seconds"] == pytest.approx(seconds, rel=0.02)
-        assert row["efficiency"] == pytest.approx(0.1 / seconds, rel=0.02)
-    assert rows[8]["worker_hours"] == pytest.approx(8 * EPOCHS * STEPS * 0.17 / 3600)
-    # 16 workers make of the 640 images of 8 workers 5 steps, not 10.
-    assert rows[16]["worker_hours"] == pytest.approx(
-        16 * EPOCHS * STEPS / 2 * rows[16]["step_seconds"] / 3600
-    )
-    assert rows[16]["largest_term"] == "messages one after the other"
-
-
 # Seconds of a step by workers, and up to how many workers the efficiency keeps its floor.
 REACHES: Mapping[str, tuple[Mapping[int, Sequence[float]], int | None]] = {
     "latency": (LATENCY, 4),
@@ -181,52 +163,12 @@ def test_the_reach_is_the_last_count_before_one_that_falls_below(tmp_path: Path,
     assert (int(found[1]) if found else None) == reach, said
 
 
-def test_a_noisy_baseline_widens_a_predicted_efficiency_and_two_launches_are_taken_as_exact(
-    tmp_path: Path,
-) -> None:
-    widths = []
-    for spread in (0.0, 0.016):
-        alone = [0.1 + share * spread for share in (-1, -0.5, 0, 0.5, 1)]
-        write_launches(tmp_path / f"{spread}", {n: LATENCY[n][:1] * 5 for n in (2, 4, 8)} | {1: alone})
-        row = report_of(tmp_path / f"{spread}").row("request", workers=16)
-        widths.append(np.log(row["efficiency_high"] / row["efficiency_low"]))
-    assert widths[1] > widths[0] + 0.1
-    write_launches(tmp_path / "two", LATENCY | {1: [0.09, 0.11]})
-    assert "exact" in report_of(tmp_path / "two").row("request", workers=16)["why"]
-
-
-def test_emulated_runs_cost_no_worker_hours(tmp_path: Path) -> None:
-    options = {"emulation": {"compute": "slurm/profiles/v100_like.toml"}}
-    for workers in (1, 2, 4):
-        write_run(tmp_path, workers=workers, images_per_second=9.0 * workers, options=options)
-    assert report_of(tmp_path).table("request")["worker_hours"].isna().all()
-
-
 def predict(folder: Path, counts: str = "8") -> Path:
     """Predict by the command; the file that it writes."""
     before = {*folder.glob("predictions/*")}
     assert main(["predict", str(folder), "--for", counts]) == 0
     (path,) = {*folder.glob("predictions/*")} - before
     return path
-
-
-def test_the_command_writes_what_it_predicts_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_launches(tmp_path, KNOWN)
-    write_launches(tmp_path, KNOWN, "horovod")
-    write_run(tmp_path, workers=8, end=None)  # neither an input nor an obstacle
-    path = predict(tmp_path, "14, 8")
-    assert str(path) in capsys.readouterr().out
-    content = json.loads(path.read_text())
-    points = content["points"]
-    assert [(point["framework"], point["workers"]) for point in points] == [
-        (framework, workers) for framework in ("pytorch_native", "horovod") for workers in (8, 14)
-    ]
-    assert len(content["inputs"]) == 18
-    assert points[0]["fitted_on"] == [1, 2, 4]
-    step = points[0]["step_seconds"]
-    assert points[0]["throughput"]["median"] == pytest.approx(8 * BATCH / step["median"])
-    assert points[0]["throughput"]["high"] == pytest.approx(8 * BATCH / step["low"])
-    assert points[0]["linear"]["median"] == pytest.approx(8 * BATCH / 0.1)
 
 
 @pytest.mark.parametrize(
@@ -273,19 +215,6 @@ def change(folder: Path, **changes: object) -> None:
     content = json.loads(path.read_text()) | changes
     del content[CHECKSUM_KEY]
     write_json_with_checksum(path, content)
-
-
-def test_a_prediction_that_is_older_than_its_runs_is_scored(predicted: Path) -> None:
-    row = report_of(predicted).row("prediction_scores", model="average")
-    assert (row["unscored"], row["counted"]) == ("", True)
-    assert row["measured"] == pytest.approx(8 * 8 / 0.12)
-    assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
-    assert row["linear_error"] == pytest.approx(0.12 / 0.1 - 1)
-    beyond = max(row["predicted_low"] - row["measured"], row["measured"] - row["predicted_high"], 0)
-    assert row["inside"] == ("no" if beyond else "yes")
-    # Outside: 2 / 0.05 = 40 times the distance besides the width.
-    width = row["predicted_high"] - row["predicted_low"]
-    assert row["interval_score"] * row["measured"] == pytest.approx(width + 40 * beyond)
 
 
 def early(folder: Path, **changes: Any) -> Path:

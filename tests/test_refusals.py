@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.budgets import Steps, write_budget_run
-from tests.records import digest, make_header, make_point, make_workers, write_record, write_run
-from tests.report_studies import write_study
+from tests.honest import write_honest
+from tests.records import digest, make_header, make_point, make_workers, write_run
 from tests.reports import report_of, report_of_older
 from unet_scaling.study.config import FRAMEWORKS, Framework
-from unet_scaling.study.record import RECORD_NAME, set_record_aside
-from unet_scaling.study.record_lines import AttemptFacts, End, Resumed, WorkerFacts
+from unet_scaling.study.record_lines import AttemptFacts, Resumed, WorkerFacts
 
 START = datetime(2025, 1, 31, 12, tzinfo=UTC)
 NATIVE: Framework = "pytorch_native"
@@ -168,51 +166,9 @@ def test_a_run_whose_attempts_differ_is_refused(tmp_path: Path, fact: str, chang
     )
 
 
-def resumed(study: Path, earlier: Mapping[str, Any], *, kept: bool = True) -> Path:
-    """A run of format 3 that was resumed after its first epoch, with the record of its first attempt."""
-    folder = write_run(study, end=None, header={"format": 3, **earlier})
-    set_record_aside(folder)
-    if not kept:
-        (folder / "run.attempt1.jsonl").unlink()
-    write_record(
-        folder, make_point(), header={"attempt": 2, "resumed": Resumed(epoch=1, step=0), "format": 3}
-    )
-    return folder
-
-
-def test_attempts_of_an_older_record_are_known_by_the_records_set_aside(tmp_path: Path) -> None:
-    resumed(tmp_path / "other", {**owning(2), "commit": "another"})
-    ((_, reason),) = report_of(tmp_path / "other").left_out.items()
-    assert "commit: another in attempt 1, but 0123456789" in reason
-    assert "cores per worker: 2 in attempt 1, but 1 in attempt 2" in reason
-    resumed(tmp_path / "hosts", {"workers": make_workers(1, host="node7")})
-    hosts = report_of(tmp_path / "hosts")
-    assert hosts.row("runs")["hosts"] == "node7 node1"
-    assert hosts.check("same machine in all attempts")[0] == "no"
-    resumed(tmp_path / "lost", {}, kept=False)
-    assert report_of(tmp_path / "lost").check("same machine in all attempts")[0] == "not known"
-
-
-def test_an_attempt_of_which_the_record_keeps_nothing_is_not_compared(tmp_path: Path) -> None:
-    anew = write_run(tmp_path / "anew", end=None, header={"commit": "another"})
-    set_record_aside(anew)
-    write_record(anew, make_point(), header={"attempt": 2})
-    assert report_of(tmp_path / "anew").left_out == {}
-    middle = {"attempt": 2, "resumed": Resumed(epoch=1, step=0), "commit": "another"}
-    folder = resumed(tmp_path / "middle", {})
-    (folder / RECORD_NAME).unlink()
-    write_record(folder, make_point(), header=middle, end=End(status="stopped"))
-    set_record_aside(folder)
-    last = {**middle, "attempt": 3, "commit": make_header(make_point()).commit}
-    write_record(folder, make_point(), header=last)
-    assert report_of(tmp_path / "middle").left_out == {}
-
-
 ORDER = "order interleaved in time"
 ALONE = "one run at a time on a core"
 NODES = "same nodes"
-BASELINE = "same baseline"
-CLOCK = "same clock of the cores"
 Write = Callable[[Path], object]
 
 
@@ -276,54 +232,14 @@ def on_hosts(native: Sequence[str], horovod: Sequence[str]) -> Write:
     return write_them
 
 
-def counts(hosts: Mapping[int, str], days: Mapping[int, int]) -> Write:
-    """Three repeats of Horovod on 1, 2 and 4 workers: each count on its host and day."""
-
-    def write_them(folder: Path) -> None:
-        for repeat in (1, 2, 3):
-            for workers in (1, 2, 4):
-                started = START + timedelta(days=days.get(workers, 0), hours=repeat, minutes=workers)
-                header = {
-                    "workers": make_workers(workers, host=hosts.get(workers, "node1")),
-                    "started_utc": f"{started:%Y-%m-%dT%H:%M:%SZ}",
-                }
-                write_run(folder, "horovod", workers, repeat, header=header)
-
-    return write_them
-
-
-def clocked(native: Sequence[float | None], horovod: Sequence[float | None], workers: int = 2) -> Write:
-    """Runs of both frameworks in turn with these clocks, MHz; `workers` 1: of Horovod on 1 and 2 workers."""
-
-    def write_them(folder: Path) -> None:
-        for repeat, both in enumerate(zip(native, horovod, strict=True), start=1):
-            for place, mhz in enumerate(both):
-                started = {
-                    "started_utc": f"{START + timedelta(minutes=2 * repeat + place):%Y-%m-%dT%H:%M:%SZ}"
-                }
-                steps = Steps(frequency_mhz=mhz)
-                framework = FRAMEWORKS[place] if workers == 2 else "horovod"
-                write_budget_run(
-                    folder, framework, 2 if workers == 2 else 1 + place, repeat, steps, about=started
-                )
-
-    return write_them
-
-
-def pair(native: Mapping[str, Any], horovod: Mapping[str, Any]) -> Write:
-    return lambda folder: write(folder, (run(NATIVE, 2, **native), run("horovod", 2, **horovod)))
-
-
-def alike(workers: list[WorkerFacts]) -> Write:
-    return pair({"workers": workers}, {"workers": workers})
+def both(**header: Any) -> Write:
+    return lambda folder: write(folder, (run(NATIVE, 2, **header), run("horovod", 2, **header)))
 
 
 def unequal_repeats(folder: Path) -> None:
     write(folder, (run(), run("horovod"), run(), run()))
 
 
-GPUS_OF_ONE_CORE = [each.model_copy(update={"cores": [0, 1]}) for each in make_workers(2, device="H200")]
-SILENT = [each.model_copy(update={"allocator": None, "environment": None}) for each in make_workers(2)]
 IN_TURN = "N1 H1 H2 N2 N3 H3"
 # The study, a row of its fairness table, its mark, whether it withholds, and words of its fact.
 CHECKED: Sequence[tuple[str, Write, str, bool, Sequence[str]]] = [
@@ -346,28 +262,14 @@ CHECKED: Sequence[tuple[str, Write, str, bool, Sequence[str]]] = [
     (ALONE, at(0, 0, workers=make_workers(2, device="H200")), NO, True, ("on device GPU-0",)),
     # Its last attempt trained for 1 s of 6.
     (ALONE, at(0, 2, attempt=2, resumed=Resumed(epoch=2, step=0)), YES, False, ()),
-    (ALONE, pair({"started_utc": "later"}, {}), UNKNOWN, False, ()),
+    (ALONE, both(started_utc="later"), UNKNOWN, False, ()),
     (NODES, on_hosts(["aa"] * 5, ["bb"] * 5), NO, True, ("a in native DDP, b in Horovod",)),
     (NODES, on_hosts(["aa"] * 5, ["bb", "bb", "bb", "bb", "aa"]), NO, True, ("a, b in Horovod",)),
     (NODES, on_hosts(["aa", "bb", "aa"], ["bb", "aa", "aa"]), NO, False, ()),
     (NODES, on_hosts(["aa", "bb"], ["aa", "cc"]), NO, True, ()),
     (NODES, on_hosts(["abcd"] * 5, ["abcs"] * 4 + ["abcd"]), NO, True, ("in native DDP, 1 of 5 in Horovod",)),
     (NODES, on_hosts(["abcd"] * 5, ["abcs"] * 3 + ["abcd"] * 2), NO, False, ()),
-    (BASELINE, counts({}, {}), YES, False, ()),
-    (BASELINE, counts({}, {1: -19}), NO, False, ("2025-01-12", "19 days from those on 2 and 4")),
-    (BASELINE, counts({}, {4: 30}), NO, False, ("30 days from those on 4 workers",)),
-    (BASELINE, counts({4: "fast"}, {}), NO, False, ("on 1 worker ran on node1, those on 4 workers on fast",)),
-    (BASELINE, counts({1: "old"}, {}), NO, False, ("ran on old, those on 2 and 4 workers on node1",)),
-    (BASELINE, clocked([1500.0] * 3, [3000.0] * 3, workers=1), NO, False, ("1,500 MHz", "3,000 MHz")),
-    (BASELINE, clocked([2950.0] * 3, [3000.0] * 3, workers=1), YES, False, ()),
-    (CLOCK, clocked([3010.0, 2990.0, 3000.0], [2820.0, 2800.0, 1500.0]), NO, True, ()),
-    (CLOCK, clocked([3010.0, 2990.0, 3000.0], [3000.0, 3000.0, 1500.0]), YES, False, ()),
-    (CLOCK, clocked([2700.0] * 3, [2700.0] * 3), UNKNOWN, False, ()),
-    (CLOCK, clocked([None] * 3, [2700.0] * 3), UNKNOWN, True, ()),
-    ("same software", pair({"dirty": True}, {"dirty": True}), UNKNOWN, False, ()),
-    ("workers share nothing", alike(GPUS_OF_ONE_CORE), NO, False, ("2 runs",)),
-    ("same way of computing", alike(SILENT), UNKNOWN, False, ()),
-    ("same environment", alike(SILENT), UNKNOWN, False, ()),
+    ("same software", both(dirty=True), UNKNOWN, False, ()),
     ("equal repeats", unequal_repeats, NO, False, ("1 to 3 per point",)),
 ]  # fmt: skip
 
@@ -388,9 +290,7 @@ def test_a_row_of_the_fairness_table_says_what_the_records_say(tmp_path: Path, n
 
 
 def test_a_fair_study_has_no_unmet_row_and_older_logs_know_but_their_repeats(tmp_path: Path) -> None:
-    marks = {row["check"]: row["mark"] for row in report_of(write_study(tmp_path / "fair")).rows("fairness")}
-    not_recorded = ("same clock of the cores", "machine quiet", "asked for and read")
-    assert {marks.pop(check) for check in not_recorded} == {"not known"}
+    marks = {row["check"]: row["mark"] for row in report_of(write_honest(tmp_path / "fair")).rows("fairness")}
     assert set(marks.values()) == {"yes"}
     for name in ("log_1.csv", "log_hvd_1.csv"):
         rows = [f"{epoch},{seconds},0.5,0.001,20.0,1.0,0.9" for epoch, seconds in enumerate((10.0, 5.0, 5.0))]
@@ -414,27 +314,3 @@ def test_what_withholds_at_a_point_leaves_other_points_alone(tmp_path: Path) -> 
     assert found.outcomes == ["native DDP faster", "withheld"]
     assert found.rows("comparison")[1]["doubts"].endswith(ORDER)
     assert any(doubt.startswith(f"{ORDER}: no: ") for doubt in found.report.doubts)
-
-
-@pytest.mark.parametrize(
-    ("options", "header", "axis"),
-    [
-        ({"data": {"folder": "/scratch/nuclei", "manifest": "/scratch/checked.json"}}, {}, ""),
-        ({"training": {"checkpoint_minutes": 0, "timeout_seconds": 60}}, {}, ""),
-        ({"data": {"folder": "/data/cells"}}, {"manifest_sha256": digest("cells")}, "data.folder"),
-        ({"training": {"batch_per_worker": 16}}, {}, "training.batch_per_worker"),
-        ({"training": {"budget": "off"}}, {}, "training.budget"),
-        ({"training": {"evaluate_every": 3}}, {}, "training.evaluate_every"),
-    ],
-)
-def test_only_options_that_matter_separate_the_frameworks(
-    tmp_path: Path, options: dict[str, dict[str, Any]], header: dict[str, Any], axis: str
-) -> None:
-    for repeat in (1, 2, 3):
-        write_run(tmp_path, repeat=repeat)
-        write_run(tmp_path, "horovod", repeat=repeat, options=options, header=header)
-    found = report_of(tmp_path)
-    assert found.study.axes == ((axis,) if axis else ())
-    assert [row["pairs"] for row in found.rows("comparison")] == ([] if axis else [3])
-    said = "".join(verdict.sentence for verdict in found.report.verdicts)
-    assert axis in said

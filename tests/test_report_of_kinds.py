@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,15 @@ from analysis.report.column_lists import taken_names
 from analysis.report.columns import TABLES
 from analysis.report.tables import COMPARE_LINES
 from analysis.score import TAKEN_NAMES_FILE, Score
+from tests.attacks import in_epochs
 from tests.evidence import evidence
-from tests.own_task_records import OTHER_SCORE, SCORE, as_own_task
+from tests.honest import Honest, write_honest
+from tests.own_task_records import SCORE, as_own_task
 from tests.played_runs import near, write_all_played, write_real
-from tests.records import make_workers, write_run
-from tests.report_studies import START
-from tests.reports import Compared, Row, Told, report_of, reported
+from tests.records import write_run
+from tests.reports import Compared, report_of, reported
 from tests.script_records import write_script_run
+from tests.tampering import Change, Runs, header, workers
 from unet_scaling.study.config import ALL_FRAMEWORKS, FRAMEWORKS, PROJECT, Framework
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.record import RECORD_NAME
@@ -39,10 +41,10 @@ TEXTS = (".csv", ".html", ".json", ".md", ".svg", ".tex", ".toml")
 def measured(folder: Path) -> Path:
     """Both frameworks on 1 to 4 workers; 4 lose more than the margin."""
     for framework in FRAMEWORKS:
-        for workers in (1, 2, 4):
-            for repeat, score in enumerate(near(0.8 - 0.05 * (workers == 4)), start=1):
-                speed = 100.0 * workers + repeat
-                write_run(folder, framework, workers, repeat, images_per_second=speed, iou=score)
+        for count in (1, 2, 4):
+            for repeat, score in enumerate(near(0.8 - 0.05 * (count == 4)), start=1):
+                speed = 100.0 * count + repeat
+                write_run(folder, framework, count, repeat, images_per_second=speed, iou=score)
     return as_own_task(folder, iou_weight=2)
 
 
@@ -77,21 +79,6 @@ def test_a_task_is_told_in_its_own_words(
     if write is measured:
         assert {f"{SCORE}_low", SCORE} <= {*content["points"][0]}
         assert "Top accuracy" in {tile["title"] for tile in content["answers"][0]["tiles"]}
-
-
-def test_every_score_has_its_interval_and_only_the_first_is_judged(tmp_path: Path) -> None:
-    found = report_of(measured(tmp_path / "mine"))
-    scores = found.rows("task_scores")
-    assert len(scores) == 2 * 6
-    assert {(row["score"], row["judged"]) for row in scores} == {(SCORE, True), (OTHER_SCORE, False)}
-    judged = [row["value_low"] for row in scores if row["judged"]]
-    assert judged == pytest.approx([row[f"{SCORE}_low"] for row in found.rows("summary")])
-    assert all(row["value_low"] < row["value"] < row["value_high"] for row in scores)
-    run = found.rows("runs")[0]
-    assert run["scores"].startswith(f"{SCORE}={run[SCORE]:.6g}, {OTHER_SCORE}=")
-    assert {row["run"] for row in found.rows("evaluation_scores")} == {
-        row["run"] for row in found.rows("runs")
-    }
 
 
 def test_a_comparison_is_told_in_the_words_of_the_task(tmp_path: Path) -> None:
@@ -156,10 +143,10 @@ ARMS: tuple[Framework, ...] = (NATIVE, "horovod", "lightning")
 def test_scripts_have_each_their_own_speed_up_and_no_verdict(tmp_path: Path) -> None:
     """Three arms on 1 and 2 workers, five launches each, of which Horovod's are twice as slow."""
     for framework in ARMS:
-        for workers in (1, 2):
+        for count in (1, 2):
             for repeat in range(1, 6):
-                speed = (50.0 if framework == "horovod" else 100.0) * workers**0.9 * (1 + repeat / 1000)
-                write_script_run(tmp_path / "arms", framework, workers, repeat, images_per_second=speed)
+                speed = (50.0 if framework == "horovod" else 100.0) * count**0.9 * (1 + repeat / 1000)
+                write_script_run(tmp_path / "arms", framework, count, repeat, images_per_second=speed)
     folder = reported(tmp_path / "arms")
     found = report_of(tmp_path / "arms")
     summary = found.summary
@@ -252,73 +239,11 @@ def test_a_run_of_a_script_that_does_not_belong_is_left_out(case: str, tmp_path:
     assert found.study.kind.compares == (case == "the project's own")
 
 
-# Seconds of a step of each framework over those of native DDP, on 2 workers.
-SLOWER = {NATIVE: 1.0, "horovod": 1.05, "lightning": 1.001, "accelerate": 1.03}
-
-
-def write_arms(
-    folder: Path,
-    frameworks: Sequence[Framework] = ALL_FRAMEWORKS,
-    repeats: int = 5,
-    header_of: Callable[[Framework, int], Mapping[str, object]] = lambda *_: {},
-) -> Path:
-    """Runs on 1 and 2 workers, one after the other; `header_of` returns what differs in a header."""
-    random = np.random.default_rng(5)
-    begun = 0
-    for repeat in range(1, repeats + 1):
-        for framework in ALL_FRAMEWORKS:
-            for workers in (1, 2):
-                noise = 1 + 0.0005 * random.standard_normal()
-                speed = 100 * workers / SLOWER[framework] ** (workers - 1) * noise
-                header = {"started_utc": f"{START + timedelta(minutes=begun):%Y-%m-%dT%H:%M:%SZ}"}
-                own = header | dict(header_of(framework, workers))
-                begun += 1
-                if framework in frameworks:
-                    write_run(
-                        folder, framework, workers, repeat, images_per_second=speed, iou=0.85, header=own
-                    )
-    return folder
-
-
-def checks_of(found: Told, framework: Framework) -> dict[str, Row]:
-    """The rows of the fairness table that compare native DDP with this framework, by what they check."""
-    ending = f" ({NAMES[framework]})"
-    rows = [row for row in found.rows("fairness") if row["check"].endswith(ending)]
-    return {row["check"].removesuffix(ending): row for row in rows}
-
-
-def test_each_framework_is_compared_with_native_ddp(tmp_path: Path) -> None:
-    four, two = report_of(write_arms(tmp_path / "four")), report_of(write_arms(tmp_path / "two", FRAMEWORKS))
-    rows = {row["framework"]: row for row in four.rows("frameworks", workers=2)}
-    equal, slower = ("no significant difference", "native DDP faster")
-    assert {name: row["outcome"] for name, row in rows.items()} == {
-        "horovod": slower, "lightning": equal, "accelerate": slower,
-    }  # fmt: skip
-    for name, row in rows.items():
-        assert row["ratio"] == pytest.approx(SLOWER[name], rel=0.002)
-        assert row["cost_ms"] == pytest.approx(row["step_ms"] * (row["ratio"] - 1))
-        assert (row["costs"] != "not shown") == (name == "lightning")
-    # One correction covers all comparisons of the study.
-    assert {row["comparisons"] for row in four.rows("comparison")} == {6}
-    assert {row["comparisons"] for row in two.rows("comparison")} == {2}
-    ratios = [[row["ratio"] for row in found.rows("comparison")] for found in (four, two)]
-    assert ratios[0] == ratios[1]
-    # The report of the pair has neither the table nor the rows of further frameworks.
-    assert set(four.files) - set(two.files) == {"frameworks.csv"}
-    assert [*two.summary["frameworks"]] == [*FRAMEWORKS]
-    assert not any("(" in row["check"] for row in two.rows("fairness"))
-    said = {verdict.knobs: verdict.sentence for verdict in four.report.verdicts}
-    assert {"Lightning Fabric", "Accelerate", "leaving Horovod"} <= set(said)
-    for framework in ("lightning", "accelerate"):
-        checks = checks_of(four, framework)
-        assert {"same software", "same nodes", "order interleaved in time", "machine quiet"} <= set(checks)
-        assert not any(row["withholds"] for row in checks.values())
-
-
 def test_four_repeats_do_not_show_that_a_wrapper_costs_nothing_and_without_horovod_none_is_named(
     tmp_path: Path,
 ) -> None:
-    found = report_of(write_arms(tmp_path, (NATIVE, "lightning"), repeats=4))
+    truth = Honest((NATIVE, "lightning"), workers=(1, 2), repeats=4, advantage=0.0, noise=0.0002)
+    found = report_of(write_honest(tmp_path / "study", truth))
     row = found.row("frameworks", workers=2)
     assert (row["framework"], row["pairs"], row["costs"]) == ("lightning", 4, "not shown")
     assert found.rows("comparison") == []
@@ -329,81 +254,39 @@ def test_four_repeats_do_not_show_that_a_wrapper_costs_nothing_and_without_horov
     assert "same nodes" not in titles
 
 
-def elsewhere(framework: Framework, workers: int) -> Mapping[str, object]:
-    return {"workers": make_workers(workers, host="node9")} if framework == "accelerate" else {}
-
-
-def packages(framework: Framework, workers: int) -> Mapping[str, object]:
-    own = {"lightning": {"lightning": "2.6.6", "strange": "1.0"}, "accelerate": {"accelerate": "1.15.0"}}
-    return {"versions": {"python": "3.11.2", "torch": "2.13.0"} | own.get(framework, {})}
-
-
-def unknown(framework: Framework, workers: int) -> Mapping[str, object]:
-    silent = [each.model_copy(update={"environment": None}) for each in make_workers(workers)]
-    return {"workers": silent} if framework == "lightning" else {}
-
-
-def other_work(folder: Path) -> Path:
-    write_arms(folder, FRAMEWORKS, repeats=3)
-    for repeat in (1, 2, 3):
-        write_run(folder, "lightning", 2, repeat, images_per_epoch=20)
-    return folder
-
-
-def at_once(folder: Path) -> Path:
-    """A run of Lightning trained beside one of Horovod."""
-    write_arms(folder, repeats=3)
-    hours: Mapping[Framework, int] = {"horovod": 1, "lightning": 1, NATIVE: 2, "accelerate": 3}
-    for framework, hour in hours.items():
-        begun = {"started_utc": f"{START + timedelta(hours=hour):%Y-%m-%dT%H:%M:%SZ}"}
-        write_run(folder, framework, 2, 4, images_per_second=1.0, header=begun)
-    return folder
-
-
-def arms(header_of: Callable[[Framework, int], Mapping[str, object]]) -> Callable[[Path], Path]:
-    return lambda folder: write_arms(folder, repeats=3, header_of=header_of)
-
-
-# The study, the framework concerned, the row, its mark, words of its fact.
-DIFFERS: Mapping[str, tuple[Callable[[Path], Path], Framework, str, str, str]] = {
-    "hosts": (arms(elsewhere), "accelerate", "same nodes", "no", "node1 in native DDP, node9 in Accelerate"),
+# What is changed in one wrapper, the row of the fairness table, its mark, words of its fact.
+DIFFERS: Mapping[str, tuple[Change, str, str, str]] = {
+    "hosts": (workers(host="node9"), "same nodes", "no", "node1 in native DDP, node9 in Accelerate"),
     "packages": (
-        arms(packages),
-        "lightning",
-        "same software",
-        "not known",
+        header(versions=lambda found: found.versions | {"strange": "1.0"}), "same software", "not known",
         "version of strange: not recorded",
     ),
     "variables": (
-        arms(unknown),
-        "lightning",
-        "same environment",
-        "not known",
-        "not recorded in Lightning Fabric",
+        workers(environment=None), "same environment", "not known", "not recorded in Accelerate",
     ),
-    "work": (other_work, "lightning", "same work per epoch", "no", "lightning-w02-r1"),
-    "at once": (
-        at_once,
-        "lightning",
-        "one run at a time on a core",
-        "no",
-        "horovod-w02-r4 and lightning-w02-r4",
-    ),
-}
+    "work": (in_epochs(images=lambda epoch: epoch.images - 1), "same work per epoch", "no", "in accelerate"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    truth = Honest(ALL_FRAMEWORKS, workers=(1, 2), repeats=3)
+    return write_honest(tmp_path_factory.mktemp("four") / "study", truth)
 
 
 @pytest.mark.parametrize("case", DIFFERS)
-def test_what_differs_in_one_wrapper_alone_withholds_its_verdict_only(case: str, tmp_path: Path) -> None:
-    write, framework, check, mark, words = DIFFERS[case]
-    found = report_of(write(tmp_path))
-    row = checks_of(found, framework)[check]
-    assert (row["mark"], row["withholds"]) == (mark, True)
-    assert words in row["fact"]
-    others = {"lightning", "accelerate"} - {framework}
-    if case != "work":
-        (other,) = others
-        assert checks_of(found, other)[check]["mark"] == "yes"  # type: ignore[arg-type]
-        assert "withheld" not in found.row("frameworks", framework="horovod", workers=2)["outcome"]
+def test_what_differs_in_one_wrapper_alone_withholds_its_verdict_only(
+    case: str, four: Path, tmp_path: Path
+) -> None:
+    change, check, mark, words = DIFFERS[case]
+    study = shutil.copytree(four, tmp_path / "study")
+    Runs(study).of("accelerate").change(change)
+    found = report_of(study)
+    rows = {name: found.row("fairness", check=f"{check} ({called})") for name, called in NAMES.items()}
+    assert (rows["accelerate"]["mark"], rows["accelerate"]["withholds"]) == (mark, True)
+    assert words in rows["accelerate"]["fact"]
+    assert rows["lightning"]["mark"] == "yes"
+    assert "withheld" not in found.row("frameworks", framework="horovod", workers=2)["outcome"]
 
 
 def test_runs_that_were_not_evaluated_tell_no_weights(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from analysis.__main__ import main
+from tests.honest import Honest, write_honest
 from tests.records import digest
-from tests.report_studies import write_study
 from tests.reports import Told, report_of, reported
-from tests.saliency_records import Made, write_explained, write_scaling
+from tests.saliency_records import Made, write_explained
 from unet_scaling.study.config import Framework
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.saliency import SALIENCY_FOLDER, SALIENCY_MANIFEST_NAME, SaliencyPhases
@@ -27,41 +27,7 @@ def said(found: Told) -> tuple[str, str]:
     return "\n".join(maps.sentences), "\n".join(maps.warnings)
 
 
-def test_speed_and_efficiency_follow_from_maps_and_the_parts_add_up(tmp_path: Path) -> None:
-    found = report_of(write_scaling(tmp_path / "maps"))
-    points = {(row["framework"], row["split"], row["workers"]): row for row in found.rows("saliency")}
-    assert len(points) == 8
-    for (_, split, workers), row in points.items():
-        efficiency = 1.0 if workers == 1 else {"images": 0.95, "masks": 0.8}[split]
-        assert row["maps_per_second"] == pytest.approx(4 * workers * 1.02 * efficiency)
-        assert row["efficiency"] == pytest.approx(efficiency)
-        assert row["maps_per_second_low"] < row["maps_per_second"] < row["maps_per_second_high"]
-        shares = {name: row[name] for name in row if name.endswith("_share")}
-        assert sum(shares.values()) == pytest.approx(1)
-        assert shares["forward_share"] == pytest.approx(0.6)
-        parts = [row[f"{name.removesuffix('_share')}_seconds"] for name in shares]
-        assert sum(parts) == pytest.approx(row["worker_seconds_per_map"])
-        assert sum(parts) == pytest.approx(workers / row["maps_per_second"], rel=1e-3)
-    assert "in 24 of 24 runs (6 sets of weights)" in said(found)[0]
-    rows = {
-        "saliency_images": 24 * 6 * 2,
-        "saliency_faithfulness": 24 * 2,
-        "saliency_runs": 24,
-        "saliency_curves": 40,
-    }
-    assert {name: len(found.rows(name)) for name in rows} == rows
-    assert (
-        found.summary["saliency"]["points"][0]["maps_per_second"]
-        == found.rows("saliency")[0]["maps_per_second"]
-    )
-
-
-def test_the_slowest_worker_counts_and_a_resumed_run_does_not(tmp_path: Path) -> None:
-    phases = [dict.fromkeys(SaliencyPhases.model_fields, 0.0) | {"forward": each} for each in (2.0, 3.0)]
-    changes = {"seconds": 3.0, "worker_seconds": [2.0, 3.0], "phases": phases, "peak_bytes": [2**29, 2**28]}
-    write_explained(tmp_path / "slow", workers=2, made=Made(changes=changes))
-    row = report_of(tmp_path / "slow").row("saliency_runs")
-    assert (row["maps_per_second"], row["peak_bytes"]) == (2.0, 2**29)
+def test_a_resumed_run_counts_for_no_speed_of_maps(tmp_path: Path) -> None:
     study = tmp_path / "resumed"
     for repeat in (1, 2):
         write_explained(study, repeat=repeat, made=Made(weights=f"{repeat}"))
@@ -72,23 +38,6 @@ def test_the_slowest_worker_counts_and_a_resumed_run_does_not(tmp_path: Path) ->
     assert (found.row("saliency")["repeats"], found.row("saliency")["maps_per_second"]) == (2, 4.0)
     assert len(found.rows("saliency_faithfulness")) == 6
     assert "pytorch_native-w01-r3 counts for no maps per second" in said(found)[1]
-
-
-def test_faithfulness_counts_images_with_the_exact_interval(tmp_path: Path) -> None:
-    write_explained(
-        tmp_path / "one", made=Made(images=10, worse=(3,), untrained=4, untrained_worse=(0, 1, 2))
-    )
-    row = report_of(tmp_path / "one").row("saliency_faithfulness", score="iou")
-    assert (row["deletion_better"], row["images"]) == (9, 10)
-    # Clopper and Pearson for 9 of 10.
-    interval = (row["deletion_share_low"], row["deletion_share_high"])
-    assert interval == pytest.approx((0.5550, 0.9975), abs=1e-4)
-    assert row["deletion_area"] < row["random_deletion_area"] == pytest.approx(0.5)
-    assert (row["untrained_better"], row["untrained_maps"], row["untrained_correlation"]) == (1, 4, 0.1)
-    # A difference that cannot be seen does not count.
-    write_explained(tmp_path / "slight", made=Made(images=10, slight=(2, 5)))
-    row = report_of(tmp_path / "slight").row("saliency_faithfulness", score="iou")
-    assert (row["deletion_better"], row["insertion_better"]) == (8, 8)
 
 
 WARNED = {
@@ -259,7 +208,7 @@ def test_runs_of_maps_only_stand_beside_timed_ones_and_played_ones_do_not(tmp_pa
 
 
 def test_a_report_without_maps_has_no_trace_of_them(tmp_path: Path) -> None:
-    for path in reported(write_study(tmp_path / "plain", workers=(1, 2), repeats=3)).iterdir():
+    for path in reported(write_honest(tmp_path / "plain", Honest(workers=(1, 2), repeats=3))).iterdir():
         assert "saliency" not in path.name
         if path.suffix in {".html", ".json", ".md", ".csv"}:
             assert not {"saliency", "gallery"} & {*path.read_text().lower().split()}, path.name

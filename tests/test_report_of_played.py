@@ -5,13 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from analysis.__main__ import main
 from analysis.report.console import print_report
-from tests.played_runs import DIVERGED, near, write_all_played, write_curve, write_played, write_real
+from tests.played_runs import DIVERGED, near, write_all_played, write_played, write_real
 from tests.records import digest, make_workers
 from tests.reports import Told, report_of, reported
 from unet_scaling.study.config import PROJECT
@@ -206,42 +205,6 @@ def test_the_page_of_the_documentation_shows_what_is_printed(
     (block,) = re.findall(r"^```\n(of 3 sets.*?)\.\.\.\n```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     assert len(block.splitlines()) > 8
     assert printed.startswith(block), f"{PAGE.name} shows another output:\n{printed[:2500]}"
-
-
-def test_measured_and_predicted_speeds_give_the_time_to_the_target(tmp_path: Path) -> None:
-    """Real runs of 3 epochs on 1, 2 and 4 workers, and played ones of 8 epochs."""
-    for workers, speed in ((1, 100.0), (2, 195.0), (4, 380.0)):
-        write_real(tmp_path, workers, near(0.5, seed=workers), speed)
-    for repeat in (1, 2, 3):
-        for plays, late in ((1, 0), (4, 1), (8, 2), (14, 3)):
-            write_curve(tmp_path, plays, repeat, [min(0.8, 0.5 + 0.1 * max(0, n - late)) for n in range(8)])
-    plan = report_of(tmp_path).table("plan").set_index("workers")
-    assert dict(plan["speed"]) == {1: "measured", 4: "measured", 8: "predicted", 14: "predicted"}
-    assert list(plan["epochs_to_target"]) == [4, 5, 6, 7]
-    assert set(plan["target_iou"]) == {0.79}
-    seconds = 5 * 224 / 380.0
-    assert plan.loc[4, "seconds_to_target"] == pytest.approx(seconds, rel=0.01)
-    assert plan.loc[4, "worker_hours_to_target"] == pytest.approx(4 * seconds / 3600, rel=0.01)
-    assert (plan["seconds_to_target_low"] < plan["seconds_to_target"]).all()
-    assert "link between nodes" in str(plan.loc[14, "why"])
-
-
-def test_without_speed_or_target_the_plan_says_why(tmp_path: Path) -> None:
-    both = {1: near(0.8), 8: near(0.8)}
-    no_speed = report_of(write_all_played(tmp_path / "alone", both)).table("plan")
-    assert no_speed["epochs_to_target"].notna().all()
-    assert no_speed["seconds_to_target"].isna().all()
-    real(tmp_path / "batch")
-    other_batch = write_all_played(tmp_path / "batch", both, training={"batch_per_worker": 4})
-    assert set(report_of(other_batch).table("plan")["speed"]) == {""}
-    lost = {1: near(0.8), 8: [*near(0.8, 2), *[DIVERGED] * 3], 14: near(0.5)}
-    plan = report_of(write_all_played(tmp_path / "lost", lost)).table("plan").set_index("workers")
-    assert list(plan["runs_to_target"]) == [5, 2, 0]
-    assert plan.loc[[8, 14], "epochs_to_target"].isna().all()
-    no_baseline = report_of(write_all_played(tmp_path / "eight", {8: near(0.8)})).row("plan")
-    assert np.isnan(no_baseline["target_iou"])
-    stated = report_of(tmp_path / "alone", Criteria(target_iou=0.9)).table("plan")
-    assert set(stated["runs_to_target"]) == {0}
 
 
 def test_played_runs_are_no_side_of_a_comparison_and_diverged_ones_no_report(tmp_path: Path) -> None:

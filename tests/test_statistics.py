@@ -1,9 +1,8 @@
 """Numbers of a point and their intervals: truths by hand, properties, and how often they hold and claim."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,49 +13,24 @@ from numpy.typing import NDArray
 
 from analysis.stats import bounds, coverage, replicates
 from analysis.steady import outlying_launches, run_steadiness
-from tests.records import Measured, make_epochs, make_point, make_workers, write_run
-from tests.reports import Row, report_of
+from tests.records import write_run
+from tests.reports import report_of
 from tests.simulated import (
     Draw,
-    Noise,
     Throughputs,
     claims,
     equal_frameworks,
     points_of,
     ratios_of,
-    simulate,
     study_from,
     study_with_pace,
 )
 from unet_scaling.study.config import FRAMEWORKS, Framework
-from unet_scaling.study.measurements import GpuFacts
 from unet_scaling.study.options import Criteria
-from unet_scaling.study.record_lines import End, WorkerFacts
+from unet_scaling.study.record_lines import End
 
 NATIVE: Framework = "pytorch_native"
 NO_DIFFERENCE, NOT_ENOUGH, WITHHELD = "no significant difference", "not enough repeats", "withheld"
-SPREAD = (1.0, 1.01, 0.99)
-
-
-def test_numbers_of_a_point_follow_from_its_records(tmp_path: Path) -> None:
-    """Medians over repeats; each framework has its own baseline, and both have the faster one in common."""
-    speeds: Mapping[tuple[Framework, int], Sequence[float]] = {
-        (NATIVE, 1): (90, 100, 500), (NATIVE, 2): (10, 180, 190),
-        ("horovod", 1): (50, 50, 50), ("horovod", 2): (90, 90, 90),
-    }  # fmt: skip
-    for (framework, workers), launches in speeds.items():
-        for repeat, speed in enumerate(launches, start=1):
-            write_run(tmp_path, framework, workers, repeat, images_per_second=speed)
-    found = report_of(tmp_path)
-    native, horovod = (found.row("summary", framework=framework, workers=2) for framework in FRAMEWORKS)
-    expected = {"images_per_second": 180, "speedup": 1.8, "efficiency": 0.9, "deviation": 0.1, "repeats": 3}
-    assert {name: native[name] for name in expected} == pytest.approx(expected)
-    assert native["speedup_low"] < 1.8 < native["speedup_high"]
-    assert native["deviation_low"] == pytest.approx(1 - native["efficiency_high"])
-    expected = {"speedup": 1.8, "speedup_common": 0.9, "efficiency_common": 0.45, "nodes": 1}
-    assert {name: horovod[name] for name in expected} == pytest.approx(expected)
-    (compared,) = found.rows("comparison", workers=2)
-    assert compared["ratio_of_medians"] == pytest.approx(2)
 
 
 LAUNCHES = st.lists(st.floats(50, 200), min_size=3, max_size=5)
@@ -219,29 +193,6 @@ def test_intervals_hold_the_truth_as_often_as_stated(launches: int) -> None:
     np.testing.assert_array_equal(paired, replicates(first) - replicates(second))
 
 
-def test_tables_hold_the_truth_about_as_often_as_stated_and_find_three_percent() -> None:
-    study = simulate(7, Noise(0.02, 0.01, 0.02, 5), 60, 1.03)
-    points = points_of(study)
-    points = points[(points["framework"] == NATIVE) & (points["workers"] == 4)]
-    ratios = ratios_of(study, family=["options"])
-    for table, name, truth in (
-        (points, "throughput", 4.0),
-        (points, "speedup", 4.0),
-        (ratios, "ratio", 1.03),
-    ):
-        holds = (table[f"{name}_low"] <= truth) & (truth <= table[f"{name}_high"])
-        assert 0.8 <= holds.mean() <= 1
-    shares = [
-        (
-            ratios_of(simulate(7, Noise(0, 0, 0.02, 5), 40, ratio), ["options"])["outcome"]
-            == "native DDP faster"
-        ).mean()
-        for ratio in (1.03, 1.005)
-    ]
-    assert shares[0] >= 0.85
-    assert shares[1] <= 0.3
-
-
 def steady(random: np.random.Generator, launches: int) -> NDArray[np.float64]:
     return random.normal(0, 0.02, launches)
 
@@ -260,13 +211,6 @@ def test_equal_frameworks_are_rarely_called_faster(draw: Draw, drift: float) -> 
     faster, suggested = claims(equal_frameworks(draw, 150, 5, drift=drift))
     assert faster <= 11
     assert suggested == 0
-
-
-def test_three_repeats_and_one_arm_after_the_other_never_call_a_framework_faster() -> None:
-    faster, suggested = claims(equal_frameworks(steady, 80, 3))
-    assert faster == 0
-    assert suggested <= 14
-    assert claims(equal_frameworks(steady, 40, 5, drift=0.1, alternate=False)) == (0, 0)
 
 
 def paced(runs: int, epochs: int, noise: float = 0.02) -> NDArray[np.float64]:
@@ -301,25 +245,6 @@ def test_steady_runs_are_rarely_called_unsteady_and_short_ones_are_not_checked()
     assert run_steadiness(study_with_pace(paced(3, 7)))["drift"].isna().all()
 
 
-def test_what_is_not_steady_is_named_in_the_notes(tmp_path: Path) -> None:
-    """A slow start, and a launch far from the others of its point."""
-    options = {"training": {"epochs": 20}}
-    for repeat in range(1, 6):
-        epochs = make_epochs(
-            make_point(repeat=repeat, options=options), 70.0 if repeat == 3 else 100.0 + repeat, 480
-        )
-        for number in range(1, 7) if repeat == 5 else ():
-            slow = 1.3 * epochs[number].seconds
-            epochs[number] = epochs[number].model_copy(update={"seconds": slow, "worker_seconds": [slow]})
-        write_run(tmp_path, repeat=repeat, options=options, measured=Measured(epochs))
-    found = report_of(tmp_path)
-    assert (
-        "1 of 5 runs is not steady after the warm-up: for the same work pytorch_native-w01-r5" in found.notes
-    )
-    assert "1 of 5 launches is far from the others of the same point: pytorch_native-w01-r3" in found.notes
-    assert found.row("summary")["repeats"] == 5
-
-
 ORDINARY: Throughputs = {
     (NATIVE, 1): [100.0, 104.0, 101.0], (NATIVE, 2): [180.0, 176.0, 190.0], ("horovod", 1): [98.0, 101.0,
     100.0],
@@ -342,17 +267,6 @@ def test_launches_far_from_their_point_are_named(
 ) -> None:
     study = study_from({**others, ("horovod", 4): launches})
     assert outlying_launches(study).get("repeat", pd.Series(dtype=int)).tolist() == named
-
-
-@pytest.mark.parametrize("noise", [0.05, 0.2])
-def test_a_launch_is_rarely_named_where_none_is_an_outlier(noise: float) -> None:
-    random = np.random.default_rng(2)
-    points: Throughputs = {
-        ("horovod", workers): list(100 * np.exp(random.normal(0, noise, 3 + 2 * (workers % 2))))
-        for workers in range(300)
-    }
-    study = study_from(points, epochs=2)
-    assert len(outlying_launches(study)) / len(study.runs) < 0.02
 
 
 LOST = -1.0
@@ -425,138 +339,3 @@ def test_frameworks_are_equal_within_the_margin_on_both_sides(tmp_path: Path) ->
         write_ious(tmp_path, number, "horovod", 4, horovod)
     rows = report_of(tmp_path).rows("iou_between_frameworks")
     assert [(row["equal_within_margin"], row["pairs"]) for row in rows] == [each for *_, each in BETWEEN]
-
-
-def on_nodes(*nodes: int) -> list[WorkerFacts]:
-    """Workers on so many nodes, each with so many of them."""
-    found = [each for number, count in enumerate(nodes) for each in make_workers(count, host=f"n{number}")]
-    return [each.model_copy(update={"worker": rank}) for rank, each in enumerate(found)]
-
-
-def write_nodes(folder: Path, layouts: Mapping[tuple[int, ...], float], number: int = 1) -> Path:
-    """Three launches of each number of workers by node, at this throughput; `number` is of their options."""
-    options = {"training": {"learning_rate": number / 1000}}
-    for nodes, speed in layouts.items():
-        for repeat, factor in enumerate(SPREAD, start=1):
-            write_run(
-                folder, workers=sum(nodes), repeat=repeat, images_per_second=speed * factor,
-                header={"workers": on_nodes(*nodes)}, images_per_epoch=3600, options=options,
-                label=f"-{number}",
-            )  # fmt: skip
-    return folder
-
-
-def test_full_nodes_are_compared_with_one_full_node_and_node_hours_count_hosts(tmp_path: Path) -> None:
-    found = report_of(write_nodes(tmp_path, {(1,): 100.0, (4,): 300.0, (4, 4): 540.0, (4, 4, 4): 750.0}))
-    rows = {row["workers"]: row for row in found.rows("summary")}
-    assert [rows[n]["node_speedup"] for n in (4, 8, 12)] == pytest.approx([1.0, 1.8, 2.5])
-    assert [rows[n]["node_efficiency"] for n in (4, 8, 12)] == pytest.approx([1.0, 0.9, 2.5 / 3])
-    assert [rows[8]["node_speedup_low"], rows[8]["node_speedup_high"]] == pytest.approx([1.8, 1.8])
-    assert np.isnan(rows[1]["node_speedup"])
-    # Three epochs, of which the warm-up takes four times as long.
-    hours = 6 * 3600 / 540 / 3600
-    cost = found.row("cost", workers=8)
-    assert [cost["training_seconds"], cost["worker_hours"], cost["node_hours"]] == pytest.approx(
-        [3600 * hours, 8 * hours, 2 * hours]
-    )
-    assert cost["worker_hours_per_epoch"] == pytest.approx(8 * hours / 6)
-
-
-def test_speed_up_by_nodes_is_empty_where_it_says_nothing(tmp_path: Path) -> None:
-    """One worker on each, one node only, no point on one node, a node that is not full."""
-    layouts: Sequence[Mapping[tuple[int, ...], float]] = (
-        {(1,): 100.0, (1, 1): 190.0}, {(1,): 100.0, (4,): 300.0}, {(1,): 100.0, (4, 4): 540.0},
-        {(4,): 300.0, (4, 2): 400.0},
-    )  # fmt: skip
-    for number, layout in enumerate(layouts, start=1):
-        write_nodes(tmp_path, layout, number)
-    table = report_of(tmp_path).table("summary")
-    assert len(table) == 8
-    assert table[["node_speedup", "node_efficiency", "node_efficiency_low"]].isna().all(axis=None)
-
-
-def write_curves(folder: Path, workers: int, curves: Sequence[Sequence[float]], number: int = 1) -> Path:
-    """Runs that are evaluated after 144, 180 and 216 s of training, with these IoUs."""
-    own: dict[str, Any] = {"options": {"training": {"learning_rate": number / 1000}}, "label": f"-{number}"}
-    for repeat, ious in enumerate(curves, start=1):
-        write_run(
-            folder,
-            "horovod",
-            workers,
-            repeat,
-            images_per_second=100.0,
-            images_per_epoch=3600,
-            ious=ious,
-            **own,
-        )
-    return folder
-
-
-# IoUs of three launches on 4 workers; how many reach 0.8, and the median seconds until they do.
-REACHED: Sequence[tuple[Sequence[Sequence[float]], int, float]] = [
-    ([(0.7, 0.8, 0.78), (0.8, 0.81, 0.9), (0.7, 0.75, 0.85)], 3, 180.0),
-    ([(0.7, 0.8, 0.9), (0.8, 0.9, 0.9), (0.6, 0.6, 0.7)], 2, 180.0),
-    ([(0.7, 0.8, 0.9), (0.6, 0.6, 0.7), (0.6, 0.6, 0.7)], 1, np.nan),
-]
-
-
-def test_the_time_to_a_target_is_that_of_the_first_evaluation_that_reaches_it(tmp_path: Path) -> None:
-    for number, (curves, _, _) in enumerate(REACHED, start=1):
-        write_curves(tmp_path, 4, curves, number)
-    rows = report_of(tmp_path, Criteria(target_iou=0.8)).rows("cost")
-    for row, (_, reached, seconds) in zip(rows, REACHED, strict=True):
-        assert row["runs_to_target"] == reached
-        assert row["seconds_to_target"] == pytest.approx(seconds, nan_ok=True)
-        assert row["worker_hours_to_target"] == pytest.approx(4 * seconds / 3600, nan_ok=True)
-        assert np.isnan(row["seconds_to_target_low"]) == (reached < 3)
-
-
-def test_the_default_target_is_what_every_run_on_1_worker_reaches_less_the_margin(tmp_path: Path) -> None:
-    write_curves(tmp_path, 1, [(0.5, 0.9, 0.95), (0.5, 0.7, 0.8), (0.5, 0.6, 0.9)])
-    write_curves(tmp_path, 4, [(0.1, 0.1, 0.18)] * 3)
-    rows = report_of(tmp_path).rows("cost")
-    assert {row["target_iou"] for row in rows} == {0.79}
-    assert [row["runs_to_target"] for row in rows] == [3, 0]
-
-
-@pytest.mark.parametrize("speeds", [(100.0, 150.0, 180.0, 300.0), (100.0, 90.0, 270.0, 180.0)])
-def test_the_pareto_set_is_that_of_all_pairs(tmp_path: Path, speeds: Sequence[float]) -> None:
-    for workers, speed in enumerate(speeds, start=1):
-        write_run(tmp_path, "horovod", workers, images_per_second=speed)
-    rows = report_of(tmp_path, Criteria(target_iou=0.99)).rows("cost")
-
-    def beats(one: Row, other: Row) -> bool:
-        names = ("training_seconds", "worker_hours")
-        ahead = [one[name] - other[name] for name in names]
-        small = [1e-9 * other[name] for name in names]
-        no_worse = all(each <= least for each, least in zip(ahead, small, strict=True))
-        return no_worse and any(each < -least for each, least in zip(ahead, small, strict=True))
-
-    assert [row["pareto"] for row in rows] == [not any(beats(other, row) for other in rows) for row in rows]
-
-
-def test_energy_is_that_of_all_gpus_over_the_images_of_the_epochs_in_use(tmp_path: Path) -> None:
-    def facts(joules: float | None, utilization: float = 0.9, memory: int = 2**30) -> GpuFacts:
-        known: dict[str, Any] = {"power_watts": 300.0, "energy_joules": joules}
-        return GpuFacts(utilization=utilization, memory_bytes=memory, **known)
-
-    for repeat, joules in enumerate((960.0, 1920.0, 2880.0), start=1):
-        for name, gpus in (
-            ("all", [facts(joules), facts(2 * joules, memory=2**31)]), ("one", [facts(None), facts(joules)]),
-        ):  # fmt: skip
-            warmup, *used = make_epochs(make_point(workers=2, repeat=repeat), 100.0, 48)
-            epochs = [warmup.model_copy(update={"gpu": [facts(1e6, 0.0)] * 2})]
-            epochs += [epoch.model_copy(update={"gpu": gpus}) for epoch in used]
-            header = {"workers": make_workers(2, device="H200")}
-            write_run(tmp_path / name, workers=2, repeat=repeat, header=header, measured=Measured(epochs))
-    row = report_of(tmp_path / "all").row("gpu")
-    expected = {
-        "joules_per_image": 3 * 1920 / 48,
-        "memory_bytes": 2**31,
-        "power_watts": 300,
-        "utilization": 0.9,
-    }
-    assert {name: row[name] for name in expected} == pytest.approx(expected)
-    lacking = report_of(tmp_path / "one").row("gpu")
-    assert np.isnan(lacking["joules_per_image"])
-    assert lacking["power_watts"] == pytest.approx(300)
