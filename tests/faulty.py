@@ -7,7 +7,6 @@ signal. How each worker left is written beside the run folder, where launchers t
 import itertools
 import json
 import os
-import platform
 import resource
 import runpy
 import signal
@@ -164,10 +163,6 @@ def stop_in_the_next_evaluation(*_: Any) -> None:
     RunData.test_share = asked  # type: ignore[method-assign]
 
 
-def claim_another_python(*_: Any) -> None:
-    platform.python_version = lambda: "3.99.0"
-
-
 def tell_about_the_process(*_: Any) -> None:
     """Note what a wrapper may have changed since the worker told its facts."""
     told = {"mpi4py.MPI": "mpi4py.MPI" in sys.modules, "threads": torch.get_num_threads()}
@@ -192,7 +187,6 @@ FAULTS: dict[str, Callable[..., None]] = {
     "slow, then stuck decoding": slow_then_stuck_decoding,
     "SIGTERM soon": terminate_soon,
     "SIGUSR2 in the evaluation": stop_in_the_next_evaluation,
-    "another python": claim_another_python,
     "telling": tell_about_the_process,
 }
 

@@ -1,15 +1,13 @@
 """Run a twin with known faults, one per epoch: python tests/injected.py TRAIN_PY RUN_FOLDER SECONDS.
 
 What a fault costs is known, so that the budget of the run can be held against it. Nothing of the twin
-is changed: what it calls sleeps, or shares its core with a busy thread. A sleep lasts as long as the
-machine lets it, so how long each one took is written beside the run folder.
+is changed: what it calls sleeps. A sleep lasts as long as the machine lets it, so how long each one took is
+written beside the run folder.
 """
 
-import hashlib
 import os
 import runpy
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,11 +23,10 @@ from unet_scaling.group.identity import identify
 from unet_scaling.model import UNet
 from unet_scaling.study.record import Record
 
-WARMUP, SOUND, LOADER, FORWARD, OPTIMIZER, BUSY = range(6)
+WARMUP, SOUND, LOADER, FORWARD, OPTIMIZER = range(5)
 SLEEPING = (LOADER, FORWARD, OPTIMIZER)
-EPOCHS = 6
+EPOCHS = 5
 SLOW_WORKER = 1
-BUSY_WORKER = 0
 
 
 def near(record: Record, seconds: float, *epochs: int) -> float:
@@ -83,21 +80,10 @@ def sleeping(
     return slow
 
 
-def keep_busy(over: threading.Event) -> None:
-    """Take a core without taking the interpreter's lock."""
-    block = bytes(2**22)
-    while not over.is_set():
-        hashlib.sha256(block)
-
-
-def noting_the_epoch(original: Callable[..., Any], rank: int) -> Callable[..., Iterator[Any]]:
+def noting_the_epoch(original: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
     def steps(data: RunData, epoch: int, clock: Any, first: int = 0) -> Iterator[Any]:
         Now.epoch = epoch
-        over = threading.Event()
-        if epoch == BUSY and rank == BUSY_WORKER:
-            threading.Thread(target=keep_busy, args=[over], daemon=True).start()
         yield from original(data, epoch, clock, first)
-        over.set()
 
     return steps
 
@@ -112,7 +98,7 @@ def inject(folder: Path, seconds: float) -> None:
     ]
     for owner, name, due in patches:
         setattr(owner, name, sleeping(getattr(owner, name), due, seconds, notes))
-    RunData.steps = noting_the_epoch(RunData.steps, rank)  # type: ignore[method-assign]
+    RunData.steps = noting_the_epoch(RunData.steps)  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

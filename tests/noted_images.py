@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ from unet_scaling.data.order import Indices
 
 @dataclass(frozen=True)
 class NotedImages:
-    """Every process that loads leaves its number and its cores in a folder, and sleeps for each image."""
+    """Every process that loads leaves its number and its cores in a folder."""
 
     images: ImageSource
     notes: Path
-    delay_seconds: float = 0.0
 
     @property
     def boxes(self) -> npt.NDArray[Any]:
@@ -28,5 +26,4 @@ class NotedImages:
 
     def gather(self, indices: Indices) -> PackedBatch:
         (self.notes / f"{os.getpid()}").write_text(json.dumps(sorted(os.sched_getaffinity(0))))
-        time.sleep(self.delay_seconds * len(indices))
         return self.images.gather(indices)

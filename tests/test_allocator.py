@@ -7,27 +7,8 @@ import sys
 import pytest
 
 from slurm.local import launch
-from unet_scaling.group.allocator import GLIBC_PREFIX, KEEP_MEMORY, PRELOAD, SWITCH
+from unet_scaling.group.allocator import GLIBC_PREFIX, KEEP_MEMORY, PRELOAD
 from unet_scaling.study.config import PROJECT
-
-PAGE = 4096
-TAKE_AND_GIVE_BACK = """
-import resource
-import torch
-from unet_scaling.group.allocator import keep_memory
-
-def faults():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-torch.ones(2**24)
-keep_memory()
-for _ in range(10):
-    torch.ones(2**24)
-before = faults()
-for _ in range(4):
-    torch.ones(2**24)
-print((faults() - before) / 4)
-"""
 
 
 def without_settings() -> dict[str, str]:
@@ -37,23 +18,6 @@ def without_settings() -> dict[str, str]:
         for name, value in os.environ.items()
         if name not in KEEP_MEMORY and not name.startswith(GLIBC_PREFIX)
     }
-
-
-def faults_per_tensor(environment: dict[str, str]) -> float:
-    """Pages mapped anew for each tensor of 64 MiB that takes the place of one before it."""
-    done = subprocess.run(
-        [sys.executable, "-c", TAKE_AND_GIVE_BACK], cwd=PROJECT,
-        env=without_settings() | environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return float(done.stdout)
-
-
-@pytest.mark.verify
-def test_a_tensor_of_the_next_step_gets_the_pages_of_the_last() -> None:
-    pages = 2**26 / PAGE
-    assert faults_per_tensor({}) > pages / 2**9 / 2  # huge pages, where the system gives them unasked
-    assert faults_per_tensor(KEEP_MEMORY) < 8
-    assert faults_per_tensor(KEEP_MEMORY | {SWITCH: "0"}) > pages / 2**9 / 2  # as a cluster file may ask
 
 
 def test_the_local_launcher_sets_them_for_its_workers(tmp_path_factory: pytest.TempPathFactory) -> None:

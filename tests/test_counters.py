@@ -2,12 +2,10 @@
 
 import hashlib
 import os
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,20 +72,6 @@ def one_core() -> Iterator[int]:
     os.sched_setaffinity(0, allowed)
 
 
-@contextmanager
-def spinner(core: int) -> Iterator[None]:
-    """Another program that is busy on this core."""
-    program = f"import os; os.sched_setaffinity(0, {{{core}}}); print(flush=True)\nwhile True: pass"
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def test_work_is_told_apart_by_thread() -> None:
     """Of this thread, of one that carries gradients, of another by its name; of one that ended as "other"."""
     before = counters()
@@ -129,14 +113,6 @@ def test_a_frequency_that_is_not_told_is_none(
         (tmp_path / "cpuinfo").write_text(text)
     before = counters()
     assert cpu_facts(before, before, frozenset()).frequency_mhz == expected
-
-
-def test_what_other_programs_take_of_the_own_core_is_told(one_core: int) -> None:
-    """The spinner has about as much of the core as this thread, and more where other work runs as well."""
-    with spinner(one_core):
-        facts = facts_of(lambda: burn(WORK_SECONDS))
-    assert facts.other_seconds is not None
-    assert facts.other_seconds > WORK_SECONDS / 2
 
 
 def test_own_work_and_that_of_own_loaders_is_not_that_of_others() -> None:

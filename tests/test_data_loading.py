@@ -166,7 +166,7 @@ def test_decoded_images_that_are_cut_or_lost_while_in_use_end_in_a_sentence(
     assert caught.value.exit_code == code
 
 
-@pytest.mark.slow
+@pytest.mark.verify
 def test_a_run_whose_images_changed_is_not_complete_and_leaves_nothing_to_go_on_from(tmp_path: Path) -> None:
     """The change is made where all files were verified and no checkpoint follows: at the last step."""
     folder = make_images(tmp_path / "images", count=47)

@@ -18,7 +18,6 @@ from slurm.virtual.cluster import quota_folder as group_of
 from slurm.virtual.plan import Plan, load
 from tests.budgets import write_budget_run
 from tests.cluster import bring_up
-from tests.machine import quiet_machine
 from tests.records import make_header, make_point
 from tests.sweeps import Sweep
 from unet_scaling.group.identity import CORES_VARIABLE, Identity
@@ -378,12 +377,6 @@ def test_a_worker_enters_its_quota_and_no_thread_of_it_runs_faster_than_a_core(q
     assert max(shares_of_two_threads(quota_folder, "alone")) < LARGEST_EXCESS_FACTOR / 4 + 0.01
     (next_worker,) = quota_folder.glob("worker*")
     assert next_worker != ended
-
-
-@pytest.mark.timing
-def test_two_threads_that_compute_get_a_slowed_core_each(quota_folder: Path) -> None:
-    with quiet_machine():
-        assert shares_of_two_threads(quota_folder) == pytest.approx([0.25, 0.25], rel=0.1)
 
 
 @pytest.mark.verify

@@ -250,16 +250,6 @@ def write_emulated(folder: Path, options: dict[str, dict[str, Any]] = COMPUTE) -
     return folder
 
 
-def test_measured_runs_stand_beside_more_emulated_ones(tmp_path: Path) -> None:
-    write_emulated(tmp_path / "study")
-    for repeat in (4, 5):
-        write_run(tmp_path / "study", "horovod", 2, repeat, label="-real", header={"commit": "f" * 40})
-    study = load_study(tmp_path / "study")
-    assert [*study.runs["run"]] == ["horovod-w02-real-r4", "horovod-w02-real-r5"]
-    assert len(study.left_out) == 18
-    assert study.left_out["reason"].str.startswith("computing: emulated, but real in horovod-w02").all()
-
-
 def test_every_caption_answer_and_table_says_that_the_runs_are_emulated(tmp_path: Path) -> None:
     report = make_report(load_study(write_emulated(tmp_path / "study")))
     said = restriction_words(report.study)[1:]

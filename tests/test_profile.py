@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from tests.data_folders import make_folder, refused
-from tests.machine import quiet_machine
 from tests.noted_images import NotedImages
 from tests.studies import TINY_STUDY
 from unet_scaling.data import cache, decoding
@@ -25,7 +24,6 @@ from unet_scaling.profile.findings import (
     Samples,
     Steps,
     Throughput,
-    advice,
     processes_to_try,
     thrashing,
 )
@@ -51,8 +49,8 @@ QUICK: dict[str, Any] = {"samples": 6, "seconds": 1}
 DELAY_SECONDS = 0.02  # of each image
 
 
-def note_processes(subject: Subject, notes: Path, delay_seconds: float = 0.0) -> None:
-    vars(subject)["decoded"] = NotedImages(subject.decoded, notes, delay_seconds)
+def note_processes(subject: Subject, notes: Path) -> None:
+    vars(subject)["decoded"] = NotedImages(subject.decoded, notes)
 
 
 @pytest.fixture
@@ -82,16 +80,6 @@ def run(*arguments: object, monkeypatch: pytest.MonkeyPatch) -> int:
     return ended.value.code
 
 
-def slow_down_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sleep before each file of a pair is decoded in this process."""
-
-    def slow(path: Path, content: bytes, mask: bool = False) -> Any:
-        time.sleep(DELAY_SECONDS / 2)
-        return decode(path, content, mask)
-
-    monkeypatch.setattr(decoding, "decode", slow)
-
-
 def test_the_stages_load_what_training_loads_and_a_delay_is_in_its_own(
     study: StudyConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,33 +95,16 @@ def test_the_stages_load_what_training_loads_and_a_delay_is_in_its_own(
                     assert found.stride() == wanted.stride()
         # A stage that does not exist here, such as a transfer to this CPU, is not there.
         assert list(time_stages(subject, "cache", CPU, seconds=60)) == ["gather", "to floats"]
-        slow_down_decoding(monkeypatch)
+
+        def slow(path: Path, content: bytes, mask: bool = False) -> Any:
+            time.sleep(DELAY_SECONDS / 2)  # for each file of a pair
+            return decode(path, content, mask)
+
+        monkeypatch.setattr(decoding, "decode", slow)
         stages = time_stages(subject, "decode", CPU, seconds=60)
     assert list(stages) == ["read", "decode", "convert", "resize", "collate", "to floats"]
     assert [stages[name].count for name in ("read", "decode", "collate")] == [4, 4, 2]
     assert stages["decode"].low >= DELAY_SECONDS
-
-
-@pytest.mark.timing
-def test_a_slow_decoder_is_named_and_turns_the_verdict(
-    study: StudyConfig, notes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with quiet_machine():
-        fast = profile_study(with_data(study, loading="cache"), **QUICK)
-        slow_down_decoding(monkeypatch)
-        # In loader processes too, which do not inherit the above.
-        slow_source = property(lambda own: NotedImages(own.decoded, notes, DELAY_SECONDS))
-        monkeypatch.setattr(Subject, "source", slow_source)
-        slow = profile_study(with_data(study, loading="decode"), **QUICK)
-    assert not fast.steps.input_bound
-    assert fast.loading_share < 0.5
-    assert slow.dominant_stage[0] == "decode"
-    assert slow.dominant_stage[1] > 0.5
-    assert slow.steps.data_wait.low >= 2 * DELAY_SECONDS  # a batch of two images
-    assert slow.steps.input_bound
-    assert "data.loading = 'cache'" in advice(slow)
-    # A sleeping loader process needs no core, so prefetch hides what it can.
-    assert slow.steps.hidden_share > 0
 
 
 @pytest.mark.parametrize("count", [0, 2])

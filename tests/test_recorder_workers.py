@@ -78,20 +78,6 @@ def test_a_callback_records_the_training_of_a_lightning_trainer(workers: int, tm
     assert list(found.end.scores) == ["error"]
 
 
-@pytest.mark.verify
-@pytest.mark.skipif(not is_installed("accelerate"), reason="Accelerate is not installed")
-def test_wrappers_of_ddp_are_recorded_as_it_is(tmp_path: Path) -> None:
-    run_torchrun("wrapped_script.py", 2, tmp_path, "accelerate")
-    (found,) = records(tmp_path)
-    assert found.complete
-    assert found.script is not None
-    assert found.script.transport == {"backend": "gloo"}
-    assert [(epoch.images, epoch.steps) for epoch in found.epochs] == [(64, 2)] * 3
-    for epoch in found.epochs:
-        assert epoch.budget is not None
-        assert min(epoch.budget.optimizer_seconds) > 0
-
-
 @pytest.mark.timing
 @needs_a_core_each
 def test_images_per_second_are_those_of_the_scripts_own_clock(tmp_path: Path) -> None:

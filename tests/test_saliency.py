@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from tests.studies import make_point
 from tests.trained import TrainedRuns
 from tests.xaitk_maps import explained_point, initial_network, map_maker, xaitk_map
 from unet_scaling import training_loop
-from unet_scaling.explain import masks
 from unet_scaling.explain.checks import MapChecks, trial_of, untrained
 from unet_scaling.explain.maps import MapFiles, MapMaker, PhaseSeconds, image_names, make_maps
-from unet_scaling.explain.masks import MaskStore, Weighting, mask_chunks, method_of
+from unet_scaling.explain.masks import MaskStore, mask_chunks, method_of
 from unet_scaling.explain.network import region_scores
 from unet_scaling.group.group import single_worker
 from unet_scaling.model import UNet
@@ -28,7 +26,6 @@ from unet_scaling.study.errors import EXIT_BUG, UserError
 from unet_scaling.study.options import SaliencyOptions
 from unet_scaling.study.saliency import SCORES
 
-METHODS = ("rise", "sliding_window", "random_grid", "sliding_radial")
 # Enough that the network predicts something on every test image.
 TRAINED_EPOCHS = 4
 
@@ -41,15 +38,6 @@ def weights(images: Path, trained_run: TrainedRuns) -> Path:
 def few_masks(**changes: Any) -> SaliencyOptions:
     few = {"method": "rise", "masks": 20, "grid": 4, "window": 9, "stride": 4}
     return SaliencyOptions.model_validate(few | changes)
-
-
-def stored(options: SaliencyOptions, height: int, width: int) -> MaskStore:
-    return MaskStore(mask_chunks(method_of(options).perturber, height, width))
-
-
-def of_xaitk(options: SaliencyOptions, height: int, width: int) -> NDArray[Any]:
-    made: NDArray[Any] = method_of(options).perturber.perturb(np.zeros((height, width, 3), np.uint8))
-    return made
 
 
 @torch.no_grad()
@@ -94,23 +82,6 @@ def test_every_byte_is_as_xaitk_makes_it(
         assert np.ptp(ours[0]) > 0
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("height", "width"), [(33, 47), (5, 3)])
-def test_masks_are_xaitks_own_made_and_read_in_parts(
-    method: str, height: int, width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(masks, "MADE_AT_A_TIME_BYTES", 7 * height * width * 4)
-    monkeypatch.setattr(masks, "READ_BYTES", 5 * height * width * 4)
-    options = few_masks(method=method)
-    store = stored(options, height, width)
-    expected = of_xaitk(options, height, width)
-    found = np.array(list(store))
-    assert (found.dtype, found.shape) == (expected.dtype, (store.count, height, width))
-    assert np.array_equal(found, expected)
-    assert np.array_equal(np.array(list(store.rows(1, 3))), expected[:, 1:3])
-    assert np.array_equal(store.read(2, 999, 1), expected[2:, 1:])
-
-
 @pytest.fixture
 def files_of_a_kibibyte() -> Iterator[None]:
     """No file may grow beyond it, as on a disk that is full."""
@@ -121,7 +92,7 @@ def files_of_a_kibibyte() -> Iterator[None]:
 
 
 def write_masks(_: Path) -> None:
-    stored(few_masks(masks=200), 33, 47)
+    MaskStore(mask_chunks(method_of(few_masks(masks=200)).perturber, 33, 47))
 
 
 def prepare_files(folder: Path) -> None:
@@ -151,38 +122,6 @@ def test_a_disk_that_is_full_is_named_with_the_cure_and_leaves_no_map(
     assert place in str(refused.value)
     assert cure in str(refused.value)
     assert not list(tmp_path.rglob("*.npy"))
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("workers", [3, 50])
-def test_rows_of_several_workers_are_those_of_one(method: str, workers: int) -> None:
-    chosen = method_of(few_masks(method=method))
-    store = MaskStore(mask_chunks(chosen.perturber, 33, 47))
-    random = np.random.default_rng(5)
-    reference = random.random(2)
-    scores = random.random((store.count, 2))
-    weighting = Weighting(chosen.generator)
-    whole = weighting.sum_rows(iter(store), reference, scores)
-    bands = [(33 * rank // workers, 33 * (rank + 1) // workers) for rank in range(workers)]
-    parts = [weighting.sum_rows(store.rows(*band), reference, scores) for band in bands]
-    assert np.concatenate(parts, axis=1).tobytes() == whole.tobytes()
-    expected = chosen.generator.generate(reference, scores, np.array(list(store)))
-    assert weighting.finish(whole).tobytes() == expected.tobytes()
-
-
-def test_scores_in_fixed_batches_add_up_whoever_makes_which(
-    images: Path, weights: Path, tmp_path: Path
-) -> None:
-    maker = map_maker(explained_point(images, weights, method="rise", batch=10), tmp_path)
-    clean = maker.clean(0)
-    whole = maker.scores(clean, 0, 1)
-    assert whole.shape == (64, len(SCORES))
-    assert ((whole >= 0) & (whole <= 1)).all()
-    assert (whole[:, 0] > 0).all()
-    for workers in (2, 7, 9):
-        parts = [maker.scores(clean, rank, workers) for rank in range(workers)]
-        assert sum(parts[1:], parts[0]).tobytes() == whole.tobytes()
-        assert (np.count_nonzero(np.array(parts)[:, :, 0], axis=0) == 1).all()
 
 
 def test_scores_follow_from_what_is_predicted(images: Path, weights: Path, tmp_path: Path) -> None:

@@ -12,15 +12,12 @@ import torch
 
 from analysis.__main__ import main
 from analysis.load import load_study
-from analysis.saliency import CHANCE_SHARE, saliency_findings
+from analysis.saliency import saliency_findings
 from slurm.local import launch
 from tests.explain_product import LINE_NAME, METHODS, SPLITS
-from tests.studies import give_workers, make_point, make_run, single_config, train
+from tests.studies import give_workers, make_point, make_run, train
 from tests.trained import TrainedRuns
 from tests.xaitk_maps import clean_images, explained_point, xaitk_map, xaitk_stack
-from unet_scaling.data.checking import check_folder
-from unet_scaling.data.folder import write_manifest
-from unet_scaling.data.synthetic import make
 from unet_scaling.run.safe_points import STOP_AT_VARIABLE
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.errors import EXIT_RESUME
@@ -28,7 +25,6 @@ from unet_scaling.study.files import checksum_path
 from unet_scaling.study.options import SaliencyOptions
 from unet_scaling.study.record import Record, read_record
 from unet_scaling.study.saliency import SCORES, Saliency, SaliencyManifest
-from unet_scaling.study.study_file import read_study
 
 pytestmark = pytest.mark.slow
 
@@ -37,10 +33,6 @@ TRAINED_EPOCHS = 4
 # 7 workers are more than there are images left over, batches of masks or rows to share out evenly.
 # What the wrappers add to DDP shows in one of them.
 PRODUCT = [("pytorch_native", 7), ("horovod", 3), ("accelerate", 3)]
-# Of `make demo`; on so many of the test images deletion is to be faster than in random order.
-DEMO_IMAGES = 160
-DEMO_PIXELS = 96
-LEAST_SHARE = 0.9
 
 Maps = dict[str, list[bytes]]
 
@@ -160,28 +152,12 @@ def test_training_is_followed_by_maps_in_one_run(images: Path, tmp_path: Path) -
     assert not list((tmp_path / "run").glob("checkpoint-*"))
 
 
-@pytest.mark.verify
-def test_images_without_a_prediction_are_named_and_the_run_is_complete(images: Path, tmp_path: Path) -> None:
-    """One image is shared out by its masks, since a worker would else have none."""
-    config = explained_point(images, None, workers=2, method="rise", images=1, untrained_check=1)
-    assert run_program(tmp_path / "run", config) == 0, (tmp_path / "run" / "output.log").read_text()
-    record = complete(tmp_path / "run")
-    assert record.saliency is not None
-    assert (record.saliency.maps, record.saliency.split) == (0, "masks")
-    (entry,) = manifest_of(tmp_path / "run").images
-    assert (entry.map, entry.no_map is None, entry.overlays) == (None, False, {})
-
-
 @pytest.fixture(scope="module")
 def undisturbed(images: Path, weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run whose workers share out images, and to which nothing happens."""
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
     assert run_program(folder, explaining(images, weights)) == 0, (folder / "output.log").read_text()
     return folder
-
-
-def manifest_bytes(folder: Path) -> bytes:
-    return (folder / "saliency" / "manifest.json").read_bytes()
 
 
 def test_a_run_that_trains_nothing_is_reported_by_its_maps(
@@ -197,51 +173,6 @@ def test_a_run_that_trains_nothing_is_reported_by_its_maps(
     assert row["maps_per_second"] > 0
     page = (tmp_path / "study" / "report" / "report.html").read_text()
     assert page.count('<img src="data:image/png;base64,') == 4 * 4
-
-
-# Of worker 0: its first file names the origin, then each map has a checksum and itself; then each image its
-# pictures, a checksum and its entry; the manifest is the last.
-KILLS = [
-    ("masks", 1, 1, 0.0),
-    ("images", 0, 0, 2.0),
-    ("images", 0, 9, 0.5),
-    ("masks", 0, 13, 2.0),
-]
-
-
-@pytest.mark.verify
-@pytest.mark.parametrize(
-    ("split", "worker", "number", "share"),
-    KILLS,
-)
-def test_a_killed_worker_loses_no_map_and_none_is_made_twice(
-    split: str,
-    worker: int,
-    number: int,
-    share: float,
-    images: Path,
-    weights: Path,
-    undisturbed: Path,
-    tmp_path: Path,
-) -> None:
-    """What is shared out shows in no file."""
-    folder = tmp_path / "run"
-    config = explaining(images, weights, split=split)
-    killed = run_program(folder, config, "killed_explaining.py", str(worker), str(number), str(share))
-    assert killed not in (0, 2), "nothing was killed"
-    assert not read_record(folder / "run.jsonl").complete
-    finished = finished_maps(folder)
-    assert run_program(folder, config) == 0, (folder / "output.log").read_text()
-    record = complete(folder)
-    assert record.saliency is not None
-    assert record.header is not None
-    assert record.header.resumed is not None, "nothing was trained or evaluated again"
-    assert manifest_bytes(folder) == manifest_bytes(undisturbed)
-    assert record.saliency.maps == 4
-    assert record.saliency.maps_made_here == 4 - len(finished)
-    assert {path: path.stat().st_mtime_ns for path in finished} == finished
-    assert len(stored_maps(folder)) == 4
-    assert not list((folder / "saliency").rglob(".*"))
 
 
 def finished_maps(folder: Path) -> dict[Path, int]:
@@ -277,30 +208,3 @@ def test_a_run_that_is_to_stop_goes_on_with_its_maps_but_for_those_that_were_alt
     assert [entry.map for entry in manifest_of(folder).images] == [
         entry.map for entry in manifest_of(undisturbed).images
     ]
-
-
-@pytest.mark.verify
-def test_the_demo_gives_faithful_maps_and_an_untrained_network_does_not(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    make(data, DEMO_IMAGES, DEMO_PIXELS, DEMO_PIXELS, seed=0)
-    write_manifest(check_folder(data, "nonzero"), data / "manifest.json")
-    config = read_study(PROJECT / "slurm" / "studies" / "demo.toml").configs()[0]
-    tables = config.model_dump(include={"data", "model", "training"})
-    tables["data"] |= {"folder": str(data)}
-    tables["training"] |= {"shared_devices": True}
-    # The indents are dark: hidden in black, what is hidden looks like one.
-    saliency = {"method": "sliding_window", "window": 16, "stride": 8, "fill": "mean"}
-    demo = single_config(
-        "pytorch_native", 1, **tables, saliency=saliency | {"curve_steps": 16, "untrained_check": 8}
-    )
-    train(tmp_path / "demo" / demo.run, demo)
-    study = load_study(tmp_path / "demo")
-    assert study.left_out.empty, study.left_out["reason"].to_list()
-    table = saliency_findings(study).faithful
-    shown = table[["score", "images", "deletion_better", "untrained_maps", "untrained_better"]].to_string()
-    assert len(table) == 2
-    assert (table["deletion_share"] >= LEAST_SHARE).all(), shown
-    assert (table["deletion_share_low"] > CHANCE_SHARE).all(), shown
-    assert (table["insertion_share"] >= LEAST_SHARE).all(), shown
-    assert (table["untrained_maps"] > 0).all(), shown
-    assert (table["untrained_share"] < CHANCE_SHARE).all(), shown
