@@ -18,7 +18,6 @@ PROGRAM = PROJECT / "slurm" / "virtual_cluster"
 FOLDERS = Path("/run")
 FOLDER_PREFIX = "virtual_cluster_tests."
 SHAPE = ("--hosts", "7", "--gpus-per-host", "2", "--cores-per-host", "24", "--link-rate", "1gbit")
-ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE"}
 Done = subprocess.CompletedProcess[str]
 
 
@@ -46,15 +45,6 @@ class VirtualCluster:
         file = folder / "job.sbatch"
         file.write_text(f"#!/bin/bash\n{script}\n")
         return self.run("sbatch", "--parsable", *options, str(file), folder=folder).strip()
-
-    def job_state(self, job: str) -> str:
-        """Return what Slurm says about a job, such as RUNNING; empty once it forgot it."""
-        return self.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T").strip()
-
-    def wait_for_job(self, job: str, seconds: float = 60) -> str:
-        """Wait until a job has ended and return its last state."""
-        wait_until(lambda: self.job_state(job) in ENDED, f"job {job} to end", seconds)
-        return self.job_state(job)
 
     def inside(self, host: str, *command: str) -> Done:
         """Run a command inside a host."""

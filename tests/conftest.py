@@ -1,4 +1,4 @@
-"""Fixtures that several test files share, the order of tests, and the list of those that did not run."""
+"""Fixtures that several test files share, and the order of tests."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,6 @@ from tests.browser import browser as browser
 from tests.cluster import virtual_cluster as virtual_cluster
 from tests.faults import undisturbed as undisturbed
 from tests.messages import told as told
-from tests.not_run import NotRun
 from tests.trained import images as images
 from tests.trained import session_folder as session_folder
 from tests.trained import trained_run as trained_run
@@ -26,10 +25,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--accept", action="store_true", help="write what was told into tests/golden/messages.txt"
     )
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(NotRun(config))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from tests.source import Module, functions, modules, product, public_names
+from tests.source import functions, modules, product, public_names
 from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT
 
 # In each list, a folder or module imports only from its own entry and from those before it.
@@ -76,17 +76,8 @@ CONTRACT_NAMES = {
     "caption",
     "alternative",
 }
-# Fields that older code recorded: read so that its records stay readable, and used by nothing.
-OF_OLDER_RECORDS = {"gradient_norms"}
-# Lines that the analysis reads with all of their fields, or by names with a prefix.
-READ_WHOLE = {"Startup", "GpuFacts"}
 MOST_LINES_OF_FUNCTION = 60
 MOST_LINES_OF_FILE = 600
-UNITS = re.compile(
-    r"(^|_)(SECONDS|MINUTES|HOURS|DAYS|MILLISECONDS|BYTES|MEBIBYTES|MEGABYTES|GIBIBYTES|BITS|STEPS|EPOCHS|"
-    r"RUNS|REPEATS|WORKERS|CORES|HOSTS|IMAGES|PIXELS|POINTS|INCHES|CHARACTERS|COLUMNS|ROWS|LINES|ATTEMPTS|"
-    r"BATCHES|SAMPLES|SHARE|FACTOR|RATIO|VERSION|CODE|SEED|DIGITS|PERCENT|EXIT)(_|$)"
-)
 NAMED_PATH = re.compile(r"\b((?:unet_scaling|analysis|slurm|tests|benchmarks|docs|environment)/[\w./*-]*\w)")
 # A name in capitals stands for one that the reader chooses.
 PLACEHOLDER = re.compile(r"/[A-Z]+\.")
@@ -230,58 +221,6 @@ def no_name_for_tests_only() -> list[str]:
     ]
 
 
-def recorded_fields_are_read() -> list[str]:
-    """Every field that a run records is named somewhere in the analysis, alone or with all of its line."""
-    study = {module.path.name: module for module in modules("unet_scaling/study")}
-    recorded = [study[name] for name in ("record_lines.py", "measurements.py")]
-    # What judges a record for analysis and submission alike reads it, too.
-    judges = ("disturbance.py", "record.py", "run_state.py")
-    readers = (*modules("analysis"), *(study[name] for name in judges))
-    known = frozenset[str]().union(*(module.strings | module.identifiers for module in readers))
-    return [
-        f"{record.name}.{field.target.id}"
-        for module in recorded
-        for record in module.tree.body
-        if isinstance(record, ast.ClassDef) and record.name not in READ_WHOLE
-        for field in record.body
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if field.target.id not in known | OF_OLDER_RECORDS
-    ]
-
-
-def numbers_are_explained() -> list[str]:
-    """A numeric constant has its unit in its name, or a comment with the reason above it or its group."""
-    return [
-        f"{module.file}: {name}"
-        for module in product()
-        for name, node in public_names(module).items()
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
-        if is_number(node.value) and not UNITS.search(name) and not is_commented(module, node)
-    ]
-
-
-def is_number(value: ast.expr) -> bool:
-    """Tell whether an expression is a number: 3, -0.5, 2**20 or 1 / 3."""
-    leaves = [node for node in ast.walk(value) if isinstance(node, ast.Constant)]
-    operators = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
-    return (
-        bool(leaves)
-        and all(isinstance(node, operators) for node in ast.walk(value))
-        and all(type(leaf.value) in (int, float) for leaf in leaves)
-    )
-
-
-def is_commented(module: Module, node: ast.stmt) -> bool:
-    """Tell whether a comment stands above a statement, or above the lines without a gap before it."""
-    lines = module.text.splitlines()
-    for line in reversed(lines[: node.lineno - 1]):
-        if not line.strip():
-            return False
-        if line.startswith("#"):
-            return True
-    return False
-
-
 def functions_and_files_are_short() -> list[str]:
     """No function has more than 60 lines, no file more than 600."""
     files = [
@@ -308,8 +247,6 @@ RULES: Sequence[Callable[[], list[str]]] = (
     tests_read_committed_logs_only,
     no_name_twice,
     no_name_for_tests_only,
-    recorded_fields_are_read,
-    numbers_are_explained,
     functions_and_files_are_short,
 )
 

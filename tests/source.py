@@ -59,11 +59,6 @@ class Module:
                 names |= {alias.name for alias in node.names}
         return frozenset(names)
 
-    @cached_property
-    def strings(self) -> frozenset[str]:
-        nodes = (node for node in ast.walk(self.tree) if isinstance(node, ast.Constant))
-        return frozenset(node.value for node in nodes if isinstance(node.value, str))
-
     def imports_module(self, module: str) -> bool:
         """Tell whether the file imports a module, or something inside it."""
         return any(f"{name}.".startswith(f"{module}.") for name in self.imports)

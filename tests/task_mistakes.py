@@ -104,9 +104,6 @@ TRANSFORM = "\n\ndef transform(batch, seeds):\n    {}\n    return batch\n"
 MISTAKES = {
     # Losses.
     "sum": Mistake("loss", "divide by the number", {MEAN: MEAN[:-1] + ', reduction="sum")'}),
-    "times batch in training": Mistake(
-        "loss", "in training mode", {MEAN: MEAN + " * (len(batch[1]) if model.training else 1)"}
-    ),
     "large batches only": Mistake(
         "loss",
         "divide by the number",
@@ -133,14 +130,8 @@ MISTAKES = {
         {MEAN: 'return functional.cross_entropy(model(batch[0]), {}["label"])'},
         line="label",
     ),
-    "no option": Mistake(
-        "build_model", "KeyError: 'depth'", {'options["width"]': 'options["depth"]'}, line="depth"
-    ),
     "bad sample": Mistake(
         "datasets", "IndexError", {SAMPLE: "        return place, [][index]\n"}, line="[][index]"
-    ),
-    "bad transform": Mistake(
-        "transform", "AttributeError", added(TRANSFORM.format("batch.no_such()")), line="no_such"
     ),
     # Random numbers and the order of reads.
     "random sample": Mistake(
@@ -168,14 +159,6 @@ MISTAKES = {
         {COUNTS: "    return torch.tensor([int(100 * right.float().mean()), 100])\n"},
     ),
     "ranks": Mistake("count", "does not add up", {COUNTS: RANKS}),
-    "length of a kind": Mistake(
-        "count",
-        "numbers",
-        {
-            COUNTS: COUNTS.replace("return ", "counts = ")
-            + "    return counts if batch[1][0] else counts[:1]\n"
-        },
-    ),
     "not finite evaluation": Mistake(
         "count", "NaN", forward(FORWARD + " * (1.0 if len(places) > 1 else float('nan'))"), 70
     ),

@@ -52,10 +52,3 @@ def test_horovod_is_the_installed_one_from_every_entry_point(entry: list[str]) -
 
 def test_nothing_at_the_root_shadows_a_package() -> None:
     assert not any((PROJECT / framework / "__init__.py").exists() for framework in ALL_FRAMEWORKS)
-
-
-def test_nothing_that_runs_a_failed_test_again_is_installed_with_the_tests() -> None:
-    """`--strict-markers` then refuses a test that asks for it."""
-    texts = [(PROJECT / name).read_text() for name in ("pyproject.toml", "environment/constraints.txt")]
-    assert [word for word in ("rerun", "flaky") for text in texts if word in text] == []
-    assert "--strict-markers" in texts[0]

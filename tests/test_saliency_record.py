@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from slurm import preflight
 from slurm.after_run import set_disturbed_aside
@@ -16,10 +15,7 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.record import Record, read_record, set_launch_aside
 from unet_scaling.study.record_lines import End, RecordLine
 from unet_scaling.study.saliency import (
-    ExplainedImage,
     Saliency,
-    SaliencyFile,
-    SaliencyManifest,
     SaliencyPhases,
 )
 from unet_scaling.study.study_file import config_path, read_config, read_study
@@ -92,44 +88,6 @@ def test_a_record_that_contradicts_its_maps_is_not_complete(
     assert not written(tmp_path / "late", point(), line(), late=True).complete
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"maps": 13},
-        {"maps_made_here": 12},
-        {"worker_seconds": [2.0, 2.0]},
-        {"worker_seconds": [1.5]},
-        {"seconds": 3.0, "worker_seconds": [3.0]},
-        {"peak_bytes": [0]},
-    ],
-)
-def test_impossible_values_of_the_line_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        line(**changes)
-
-
-def image(**changes: Any) -> ExplainedImage:
-    fields: dict[str, Any] = {
-        "image": "a", "position": 0, "height": 8, "width": 8, "box": (0, 0, 8, 8), "foreground": 0.5,
-        "map": SaliencyFile(file="maps/00000.npy", sha256=digest("a")),
-    }  # fmt: skip
-    return ExplainedImage(**fields | changes)
-
-
-def test_an_image_has_either_a_map_or_a_reason_and_its_place_in_the_manifest() -> None:
-    assert image(map=None, no_map="empty").map is None
-    for both in ({"no_map": "empty"}, {"map": None}):
-        with pytest.raises(ValidationError, match="either a map or a reason"):
-            image(**both)
-    fields: dict[str, Any] = {
-        "method": "rise", "weights_sha256": digest("w"), "scores": ["iou"], "shares": [0.0, 1.0],
-    }  # fmt: skip
-    assert SaliencyManifest(**fields, images=[image(), image(position=1)])
-    for positions in ([0, 0], [1, 0], [1]):
-        with pytest.raises(ValidationError, match="positions"):
-            SaliencyManifest(**fields, images=[image(position=position) for position in positions])
-
-
 def test_every_option_is_an_axis_and_a_default_changes_no_digest(tmp_path: Path) -> None:
     digests = {
         make_point(options=options).digest()
@@ -140,11 +98,6 @@ def test_every_option_is_an_axis_and_a_default_changes_no_digest(tmp_path: Path)
     path.write_text(f'{STUDY}[saliency]\nmethod = ["rise", "sliding_window"]\nsplit = ["images", "masks"]\n')
     found = {(config.saliency.method, config.saliency.split) for config in read_study(path).configs()}
     assert len(found) == 4
-
-
-def test_workers_that_only_wait_explain_nothing() -> None:
-    with pytest.raises(ValidationError, match="which emulated workers cannot do"):
-        point(emulation={"compute": "slurm/profiles/v100_like.toml"})
 
 
 def test_a_study_with_maps_needs_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

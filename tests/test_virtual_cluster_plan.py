@@ -13,47 +13,6 @@ from unet_scaling.study.control_groups import ProcessorHierarchy
 from unet_scaling.study.errors import UserError
 
 STATE = Path("/run/somewhere")
-SLURM_CONF = """\
-ClusterName=virtual
-SlurmctldHost=controller(10.77.3.254)
-SlurmUser=root
-AuthType=auth/munge
-AuthInfo=socket=/run/somewhere/munge/socket,cred_expire=15
-StateSaveLocation=/run/somewhere/controller
-SlurmdSpoolDir=/run/somewhere/spool/%n
-SlurmctldPidFile=/run/somewhere/slurmctld.pid
-SlurmdPidFile=/run/somewhere/%n.pid
-SlurmctldLogFile=/run/somewhere/log/controller.log
-SlurmdLogFile=/run/somewhere/log/%n.log
-MailProg=/bin/true
-ProctrackType=proctrack/pgid
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SlurmdParameters=config_overrides
-MpiDefault=none
-ReturnToService=2
-SlurmdTimeout=99
-GresTypes=gpu
-MinJobAge=10
-NodeName=node[1-3] NodeAddr=10.77.3.[1-3] Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 \
-RealMemory=64000 Gres=gpu:4
-PartitionName=c23g Default=YES Nodes=ALL MaxTime=INFINITE State=UP
-PartitionName=devel Nodes=ALL MaxTime=INFINITE State=UP
-"""
-
-
-def test_slurm_conf_is_written_from_the_plan_and_the_user_has_the_last_word() -> None:
-    plan = Plan(
-        STATE,
-        hosts=3,
-        gpus_per_host=4,
-        cores_per_host=8,
-        partitions=("c23g", "devel"),
-        settings=(("slurmdtimeout", "99"), ("MinJobAge", "10")),
-        network=3,
-    )
-    assert slurm_conf(plan) == SLURM_CONF
 
 
 def test_tasks_of_a_slowed_cluster_are_told_so_by_slurm_itself() -> None:
