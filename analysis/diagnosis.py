@@ -27,9 +27,11 @@ from analysis.budget import (
     share_array,
     shares_of,
 )
+from analysis.contrast import NO_DIFFERENCE
 from analysis.facts import is_sharing, share_cores
+from analysis.findings.decide import Recommendation, compared_framework, slower_framework
 from analysis.stats import CONFIDENCE, SHARE, bounds, launches_of, timed
-from analysis.study import ENDS, NAN, POINT, SERIES, Study
+from analysis.study import COMPARED, ENDS, NAN, POINT, SERIES, Study
 from analysis.words import lines
 from unet_scaling.study.config import Framework
 from unet_scaling.study.disturbance import DISTURBED_SHARE
@@ -241,6 +243,31 @@ def main_causes(diagnoses: Sequence[Diagnosis], budget: pd.DataFrame) -> dict[st
         for each in reversed(lost)
         if (each.options, each.framework, each.knobs, each.workers) in known
     }
+
+
+def slower_arm(advice: Recommendation, diagnoses: Sequence[Diagnosis]) -> str:
+    """Return which framework is slower with the most workers, why, and what cures it; empty where none is."""
+    compared = advice.candidates.compared
+    rows = [(slower, row) for row in compared if (slower := slower_framework(row))]
+    if not rows:
+        return ""
+    slower, row = max(rows, key=lambda found: abs(math.log(found[1]["ratio"])))
+    is_native = slower == COMPARED[0]
+    faster = compared_framework(row) if is_native else COMPARED[0]
+    own = "native_knobs" if is_native else "horovod_knobs"
+    point = (advice.options, slower, row[own], row["workers"])
+    found = (each for each in diagnoses if (each.options, each.framework, each.knobs, each.workers) == point)
+    names = advice.candidates.study.names
+    (line,) = lines(
+        "slower",
+        row=row,
+        slower=names[slower] + (f" ({row[own]})" if row[own] else ""),
+        faster=names[faster],
+        share=row["ratio"] if is_native else 1 / row["ratio"],
+        cause=next((each for each in found if each.rule != "machine busy"), None),
+        cures=[each[own] for each in compared if each["outcome"] == NO_DIFFERENCE and each[own]],
+    )
+    return line
 
 
 def diagnosis_table(diagnoses: list[Diagnosis]) -> pd.DataFrame:

@@ -27,7 +27,7 @@ from analysis.iou import (
 )
 from analysis.plan import plan_table
 from analysis.study import NAMES, NAN, POINT, SERIES, Study, bounded
-from analysis.text import Row, count, first_of, listed, series_name
+from analysis.text import Row, count, listed, series_name
 from analysis.words import lines
 
 RunKind = Literal["real", "played"]
@@ -40,8 +40,6 @@ PLAYED_COLUMNS = [
 VERDICTS: Mapping[MarginAnswer, LossVerdict] = {"yes": "no loss", "no": "loss", "not shown": "undecided"}
 # Medians that differ by less are one value that was summed in another order.
 SAME_IOU = 1e-9
-# What is behind the first counts that fail says little more.
-_MOST_NAMED = 3
 
 
 def played_table(study: Study, points: Sequence[PointSeeds]) -> pd.DataFrame:
@@ -283,8 +281,7 @@ class PlayedQuality:
             of = [each for each in self.kept if each.options == options]
             found = {}
             for each in of:
-                parts = lines("played", said="kept", kept=each, study=self.study)
-                found[each.series_name] = first_of(parts, "number", _MOST_NAMED, "; ")
+                found[each.series_name] = "; ".join(lines("played", said="kept", kept=each, study=self.study))
             agree = len(set(found.values())) == 1
             parts = [*found.values()][:1] if agree else [f"{name}: {text}" for name, text in found.items()]
             sentences[options] = "; ".join(parts)

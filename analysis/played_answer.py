@@ -33,11 +33,7 @@ def with_played(answers: Sequence[Answer], quality: PlayedQuality) -> list[Answe
 def _with_clause(answer: Answer, quality: PlayedQuality, kept: Sequence[KeptIou]) -> Answer:
     """Return the answer of real runs with how far played and real runs keep the IoU in its headline."""
     clause = f"by {kinds_of(kept)} runs {quality.sentences[answer.options]}"
-    tiles = tuple(
-        replace(tile, reasons=(*tile.reasons, clause)) if tile.title == quality.study.score.heading else tile
-        for tile in answer.tiles
-    )
-    return replace(answer, headline=f"{answer.headline}; {clause}", tiles=tiles)
+    return replace(answer, headline=f"{answer.headline}; {clause}")
 
 
 def _answer(quality: PlayedQuality, kept: Sequence[KeptIou]) -> Answer:
@@ -48,12 +44,11 @@ def _answer(quality: PlayedQuality, kept: Sequence[KeptIou]) -> Answer:
     rows = quality.plan.to_dict("records")
     row = next((row for row in rows if tuple(row[name] for name in POINT) == point), None)
     said = partial(lines, "played", study=study, kept=first, row=row, device=device_of(study))
-    speeds: dict[str, Light] = {"measured": "good", "predicted": "caution"}
     has_time = row is not None and not math.isnan(row["seconds_to_target"])
     tiles = (
         Tile("Speed", "not measured", "played: the seconds are of no real number of workers", "unknown"),
         _tile(study.score.heading, said(said="iou"), _iou_light(first)),
-        _tile(COST_TITLE, said(said="cost"), speeds[row["speed"]] if row and has_time else "unknown"),
+        _tile(COST_TITLE, said(said="cost"), "none" if has_time else "unknown"),
         _trust_tile(kept),
     )
     line = f"{capitalised(quality.sentences[first.options])}; {kinds_of(kept)}, so without speed"

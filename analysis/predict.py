@@ -377,8 +377,8 @@ def extrapolate(study: Study) -> Extrapolation:
     for series in every:
         sentences = [f"no prediction: {series.why_unpredictable}"]
         if series.key in results:
-            (*checks, beyond), fit = results[series.key]
-            skill = lines("prediction", checks=checks, beyond=beyond, fit=fit, unit=study.unit)
+            (*checks, _), fit = results[series.key]
+            skill = lines("prediction", checks=checks, fit=fit)
             sentences = [*skill, *series.cautions()]
         notes += [f"{series.name(study.names)}: {sentence}" for sentence in sentences]
     rows = [row for predictions, _ in results.values() for row in predictions]

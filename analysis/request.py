@@ -15,7 +15,6 @@ from analysis.arrays import Array
 from analysis.findings.decide import least_efficiency
 from analysis.predict import EDGES, SERIES_AT_ONCE, STEP_TERMS, Forecast, Series, all_series, step_matrix
 from analysis.processes import parallel_map
-from analysis.restriction import after, restriction_words
 from analysis.stats import (
     CONFIDENCE,
     FEWEST_REPEATS,
@@ -136,21 +135,23 @@ def _efficiency(alone: Array, forecast: Forecast) -> list[float]:
 
 
 def request_sentences(study: Study, table: pd.DataFrame, plan: pd.DataFrame) -> Iterator[str]:
-    """Yield for every series up to which count it is efficient, what takes the rest, and the time to an IoU.
+    """Yield for every series up to which count it is efficient, and the time to an IoU.
 
-    `table` is that of `request_table`, `plan` that of played runs (analysis/played.py). Of emulated runs,
-    every sentence says so first.
+    `table` is that of `request_table`, `plan` that of played runs (analysis/played.py). Nothing is said of a
+    series without an efficiency on several workers.
     """
     about: list[tuple[Row, dict[str, object]]] = []
     for _, of in table.groupby(SERIES, sort=False):
         rows = of.to_dict("records")
-        about.append(
-            (rows[0], {"rows": rows, "reached": _efficient_counts(rows, study.criteria), "row": None})
-        )
+        if of.loc[of["workers"] > 1, "efficiency"].notna().any():
+            reached = _efficient_counts(rows, study.criteria)
+            about.append((rows[0], {"rows": rows, "reached": reached, "row": None}))
     about += [(row, {"row": row}) for row in plan[plan["seconds_to_target"].notna()].to_dict("records")]
     for row, values in about:
         (text,) = lines("request", study=study, name=series_name(row, study.names), **values)
-        yield labelled(str(row["options"]), after(restriction_words(study), text))
+        yield labelled(str(row["options"]), text)
+    if about and (table["source"] == "measured").all():
+        yield "larger counts are not predicted: that needs 3 worker counts, 1 among them"
 
 
 def _efficient_counts(rows: Sequence[Row], criteria: Criteria) -> list[Row]:

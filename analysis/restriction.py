@@ -9,13 +9,8 @@ _MOST_NAMED = 3
 
 
 def restriction_words(study: Study) -> str:
-    """Return "emulated, k = 7, link 10gbit, profile v100_like.toml"; empty without a restriction."""
-    parts = [study.kind.restricted] if study.kind.restricted else []
-    for header in _emulated(study):
-        parts.append(f"k = {header.dilation or 1:g}")
-        parts += [f"link {header.link_rate}"] if header.link_rate else []
-        parts += [f"profile {header.compute.name}"] if header.compute else []
-    return ", ".join(dict.fromkeys(parts))
+    """Return "emulated"; empty without a restriction."""
+    return study.kind.restricted
 
 
 def with_restriction(kind: StudyKind, words: str, caption: str) -> str:

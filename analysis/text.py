@@ -15,9 +15,14 @@ from unet_scaling.study.texts import clean as clean
 from unet_scaling.study.texts import count as count
 
 UNKNOWN = "—"
-NOT_RESOLVED = "(not resolved)"
-# An interval that reaches to more than an order of magnitude above its number tells nothing of it.
+NOT_RESOLVED = "(no usable interval)"
+# An interval that reaches to more than an order of magnitude above its number tells nothing of it; of times
+# and speeds nor does one that reaches as far below.
 MOST_RESOLVED_RATIO = 10
+_SPEEDS = (
+    "throughput", "speedup", "speedup_common", "efficiency", "efficiency_common", "ratio", "maps_per_second",
+    "training_seconds", "worker_hours",
+)  # fmt: skip
 # From how many seconds on a column of durations is shown in a unit, the unit's seconds, and its name.
 UNITS_SECONDS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
 
@@ -46,13 +51,14 @@ def number_with_interval(value: float, low: float, high: float, form: str) -> st
 
 def with_interval(row: Row, name: str, form: str, scale: float = 1.0) -> str:
     """Return the number `name` of a row, divided by `scale`, with the interval `name`_low to `name`_high."""
-    value, low, high = (row[each] / scale for each in bounded(name))
-    return number_with_interval(value, low, high, form)
+    return " ".join(filter(None, (number(row[name] / scale, form), interval_of(row, name, form, scale))))
 
 
 def interval_of(row: Row, name: str, form: str, scale: float = 1.0) -> str:
     """Return only the interval of `with_interval`."""
     value, low, high = (row[each] / scale for each in bounded(name))
+    if name in _SPEEDS and MOST_RESOLVED_RATIO * low < value:
+        return NOT_RESOLVED
     return _interval_of(value, low, high, form)
 
 
@@ -70,6 +76,7 @@ def resolved(table: pd.DataFrame) -> pd.DataFrame:
         ends = [f"{name}_low", f"{name}_high"]
         most = MOST_RESOLVED_RATIO * table[name]
         wide = (table[ends[0]] >= 0) & (most > 0) & (table[ends[1]] > most)
+        wide |= (name in _SPEEDS) & (MOST_RESOLVED_RATIO * table[ends[0]] < table[name])
         shown.loc[wide, ends] = math.nan
     return shown
 

@@ -253,7 +253,7 @@ def write_emulated(folder: Path, options: dict[str, dict[str, Any]] = COMPUTE) -
 def test_every_caption_answer_and_table_says_that_the_runs_are_emulated(tmp_path: Path) -> None:
     report = make_report(load_study(write_emulated(tmp_path / "study")))
     said = restriction_words(report.study)[1:]
-    assert said == "mulated, k = 1, profile v100_like.toml"
+    assert said == "mulated"
     inputs = inputs_of(report)
     charts = {name: figure.known(inputs) for name, figure in FIGURES.items() if name != "quality"}
     texts = [FIGURES[name].caption(inputs, known) for name, known in charts.items() if known]

@@ -47,16 +47,19 @@ class Answer:
 
 
 def answers_of(
-    recommendations: Sequence[Recommendation], trust: Trust, causes: Mapping[str, object]
+    recommendations: Sequence[Recommendation],
+    trust: Trust,
+    causes: Mapping[str, object],
+    slower: Mapping[str, str],
 ) -> list[Answer]:
     """Return one answer for each set of options: the best set first, then the most decided.
 
-    `causes` has for options the Diagnosis of what most efficiency is lost by.
+    `causes` has by options the Diagnosis of what most efficiency is lost by, `slower` that of `slower_arm`.
     """
     best = best_of(recommendations)
     kinds = get_args(Kind)
     ordered = sorted(recommendations, key=lambda advice: (advice is not best, kinds.index(advice.kind)))
-    return [_answer(advice, trust, causes.get(advice.options)) for advice in ordered]
+    return [_answer(advice, trust, causes.get(advice.options), slower[advice.options]) for advice in ordered]
 
 
 def compared_options(recommendations: Sequence[Recommendation]) -> str:
@@ -78,10 +81,12 @@ def compared_options(recommendations: Sequence[Recommendation]) -> str:
     return line
 
 
-def _answer(advice: Recommendation, trust: Trust, cause: object) -> Answer:
+def _answer(advice: Recommendation, trust: Trust, cause: object, slower: str) -> Answer:
     study = trust.study
-    context = {"advice": advice, "points": advice.candidates, "study": study, "device": device_of(study)}
-    context["cause"] = cause
+    context: dict[str, object] = {
+        "advice": advice, "points": advice.candidates, "study": study, "device": device_of(study),
+        "cause": cause, "slower": slower,
+    }  # fmt: skip
     line = _headline(advice, context)
     # An unfair comparison names what speaks against it, and claims nothing.
     line = line if advice.kind == "unfair" else trust.qualified(line, advice.options)
@@ -203,7 +208,7 @@ def _next_steps(advice: Recommendation, checks: Sequence[Check], context: dict[s
         unmet=dict.fromkeys(check.check for check in checks if check.mark == NO),
         missing=missing,
         time=more_repeats(study, missing),
-        doubled=2 * points.most_repeats,
+        asks_for_1=_asks_for(study, "workers", 1),
         more=more_repeats(study, points.most_repeats) if would_decide and advice.kind != "stay" else "",
         LAUNCH_HINT=LAUNCH_HINT,
         LEARN_FIRST=LEARN_FIRST,

@@ -74,7 +74,7 @@ class Trust:
         worst = max(reasons, key=lambda reason: reason.weight).light
         weakest = [reason for reason in reasons if reason.light == worst]
         named = [reason for reason in weakest if not reason.minor] or weakest
-        others = tuple(reason.text for reason in reasons if reason not in named)
+        others = tuple(reason.text for reason in reasons if reason not in named and reason.light != "good")
         return Tile("Trust", value, "; ".join(reason.text for reason in named), worst, others)
 
     def qualified(self, claim: str, options: str, pair: PointPair | None = None) -> str:
@@ -102,7 +102,7 @@ class Trust:
     def _reasons(self, checks: Sequence[Check], options: str) -> Iterator[Reason]:
         runs = self.study.runs[self.study.runs["options"] == options]
         quiet = [_unmet(check) for check in checks if check.check == QUIET and check.mark != YES]
-        good = Reason("good", "machine quiet at these points")
+        good = Reason("good", "machine quiet at these points", minor=True)
         yield max(quiet, key=lambda reason: reason.weight, default=good)
         yield from _incomplete(self.study, options)
         yield from _unfair(checks)

@@ -9,8 +9,14 @@ import pandas as pd
 from analysis.budget import Overhead, budget_notes, budget_table, difference_table, network_table
 from analysis.checks import disturbed_notes, fairness_checks, fairness_table
 from analysis.contrast import compare, each_against_native, of_compared_pair, withhold
-from analysis.diagnosis import Diagnosis, diagnose, main_causes
-from analysis.findings.answer import Answer, answers_of, as_restricted, compared_options, script_answers
+from analysis.diagnosis import Diagnosis, diagnose, main_causes, slower_arm
+from analysis.findings.answer import (
+    Answer,
+    answers_of,
+    as_restricted,
+    compared_options,
+    script_answers,
+)
 from analysis.findings.decide import Recommendation, recommend
 from analysis.findings.precision import width_notes
 from analysis.findings.trust import Trust
@@ -112,13 +118,19 @@ class Report:
         return recommend(self.study, *tables, doubt)
 
     @cached_property
+    def slower(self) -> dict[str, str]:
+        """Return by options which framework is slower with the most workers, why, and what cures it."""
+        return {advice.options: slower_arm(advice, self.diagnoses) for advice in self.recommendations}
+
+    @cached_property
     def answers(self) -> list[Answer]:
         """Return the answer of each set of options in a line and four tiles, the most decided first."""
         if not self.study.kind.compares:
             answers = script_answers(self.study, self.points)
         else:
             causes = main_causes(self.diagnoses, self.overhead.budget)
-            answers = with_played(answers_of(self.recommendations, self.trust, causes), self.played)
+            found = answers_of(self.recommendations, self.trust, causes, self.slower)
+            answers = with_played(found, self.played)
         if self.study.subject is self.study.maps_only:
             answers = [maps_answer(self.saliency)]
         return as_restricted(answers, self.study)

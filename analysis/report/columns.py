@@ -4,17 +4,18 @@ import numpy as np
 import pandas as pd
 
 from analysis.beside import AVERAGE, pair_table
-from analysis.budget import MOST_REST
 from analysis.diagnosis import diagnosis_table
 from analysis.report.assemble import Report
 from analysis.report.tables import Grid, Table
-from analysis.study import NAN, POINT, bounded
-from analysis.text import Row, clean, percent
+from analysis.study import NAN, SERIES
+from analysis.text import Row, clean
 
 _RUN_COLUMNS = (
     "run", "framework", "workers", "repeat", "seed", "options", "knobs", "images_per_epoch",
     "steps_per_epoch", "loss", "iou", "dice", "test_images", "scores",
 )  # fmt: skip
+# Nobody makes more; that a difference needs them says only that it is small.
+_MOST_REPEATS = 1000
 _POINT = """
         options, framework, knobs, workers | the point | | point"""
 _PAIR = """
@@ -36,20 +37,14 @@ _MAP_SHARES = """
             the workers with the wait for the slowest, writing maps, the rest; together 1"""
 
 
-def _losses(report: Report) -> pd.DataFrame:
-    losses = report.study.runs.groupby(POINT, sort=False)["loss"]
-    return losses.agg(median="median", smallest="min", largest="max").reset_index()
-
-
 def _repeats_of_undecided(_report: Report, table: pd.DataFrame) -> pd.DataFrame:
     decided = table["outcome"].str.endswith("faster")
-    return table.assign(repeats_needed=table["repeats_needed"].mask(decided))
+    told = table["repeats_needed"].mask(decided | (table["repeats_needed"] > _MOST_REPEATS))
+    return table.assign(repeats_needed=told)
 
 
-def _with_deviation(report: Report, table: pd.DataFrame) -> pd.DataFrame:
-    """Return diagnoses with 1 - efficiency at their point."""
-    names = [*POINT, *bounded("deviation")]
-    return table.merge(report.overhead.budget[names], on=POINT, how="left")
+def _of_most_workers(_report: Report, table: pd.DataFrame) -> pd.DataFrame:
+    return table.groupby(SERIES, sort=False).tail(1)
 
 
 def _with_reasons(report: Report, table: pd.DataFrame) -> pd.DataFrame:
@@ -78,11 +73,6 @@ def _without_zeros(table: pd.DataFrame) -> pd.DataFrame:
     return table if table["diverged"].any() else table.assign(diverged=NAN)
 
 
-def _played_points(_report: Report, table: pd.DataFrame) -> pd.DataFrame:
-    unclear = table["verdict"].isin(("loss", "undecided", "diverges"))
-    return _without_zeros(table).assign(why_not=table["why"].where(unclear, ""))
-
-
 def _played_runs(report: Report) -> pd.DataFrame:
     """Return one row per played run, without the columns of time, which say nothing."""
     played = report.study.played
@@ -96,58 +86,52 @@ TABLES = (
         framework, workers | of the point | | point
         repeats | launches that count for speed: disturbed ones only where fewer than 3 others remain
             | repeats | ,.0f
-        (throughput) | | {unit} | ~4 ± switched
+        (throughput) | | {unit} | ~4 ±
         images_per_second | images over seconds of the slowest worker after warm-up; median over runs
-        speedup ± | throughput over that of the same series on 1 worker | speed-up | .2f ± switched
-        efficiency | speed-up / workers | efficiency | .1% ± switched
-        deviation | 1 - efficiency | deviation | z.1% ± switched
+        speedup ± | throughput over that of the same series on 1 worker | speed-up | .2f ±
+        efficiency | speed-up / workers | efficiency | .1% ±
+        deviation | 1 - efficiency
         iou ± | over the whole test set, median over seeds
         images_per_second_low, images_per_second_high |
         epochs_per_second |
         efficiency_low, efficiency_high, deviation_low, deviation_high |
         speedup_common ± | throughput over that of the faster framework on 1 worker
         efficiency_common ± | the same, divided by the workers
-            | efficiency against the best 1-worker point | .1% ± switched
         images_per_epoch | of all workers together
         seconds_per_epoch | median of the epochs after the warm-up
         nodes | distinct hosts of a run
         node_speedup ± | of full nodes: throughput over that of the same series on 1 full node
         node_efficiency ± | the same, divided by the nodes: what is lost between nodes alone
-            | efficiency against 1 full node | .1% ± switched
         unknown | why a number of this row is not known
         options, knobs |
         """,
         "One row per point.", "points", "Throughput and scaling of every point", leads=True),
     Table("runs.csv", lambda report: report.study.runs, """
-        run | name of its folder or log | run | run
-        framework, workers, repeat, seed, options, knobs | what was run | | point
-        (repeat) | | repeat | ,.0f
-        (throughput) | | {unit} | ~4
+        run | name of its folder or log
+        framework, workers, repeat, seed, options, knobs | what was run
         images_per_second, epochs_per_second | sums over sums; without warm-up and stalled epochs
         epochs_used | how many these are
         seconds_per_epoch | their median
         images_per_epoch, steps_per_epoch | their means; steps of the optimizer
         step_seconds | seconds over steps
-        loss | of the last epoch | loss | ~4
-        iou, dice | of the last evaluation | {score} | .4f
+        loss | of the last epoch
+        iou, dice | of the last evaluation
         test_images | images that it evaluated
-        training_seconds | of all epochs, warm-up included | training, {time} | ~3 time
+        training_seconds | of all epochs, warm-up included
         hosts, nodes | names of the hosts, and how many
         devices, cores_per_worker | the distinct values of the workers
-        started_utc | a label; no duration is computed from it | started (UTC) | text
+        started_utc | a label; no duration is computed from it
         peak_memory_bytes | the most main memory that any of its workers ever had
         busy_share | share of its time that went to other processes, of the worker that lost most
         disturbed | why the launch counts as disturbed by other programs or a stall; else empty
-            | disturbed | text
-        stalls | its stalled epochs, which count for no speed, and stalled steps | stalls | text
+        stalls | its stalled epochs, which count for no speed, and stalled steps
         dilation | how many times its virtual cluster was slowed; 1 on a machine at speed
         link_rate | of the links of that cluster, before they were slowed; empty where not limited
         emulated_by | the profile by which its workers waited instead of computing; else empty
         scores | by name: those that a script reported at its end, or all of a task that has several; else
-            empty | scores | text
+            empty
         """,
-        "One row per run that is used.", "runs", "Every run that is used",
-        lambda report, runs: runs.assign(throughput=runs[report.study.throughput])),
+        "One row per run that is used."),
     Table("epochs.parquet", lambda report: report.study.epochs, """
         run, epoch | epochs count from 0
         seconds | of the slowest worker
@@ -175,7 +159,7 @@ TABLES = (
             that holds for all comparisons of the study together
             | throughput {short_native} / {short_horovod} | .3f ±
         confidence | of all these intervals together; above 0.95 where repeats were added after a look
-        coverage | actual confidence level of the interval over so few pairs | actual confidence level | .0%
+        coverage | actual confidence level of the interval over so few pairs
         p_adjusted, comparisons | probability by chance, corrected by Holm for so many comparisons
         ratio_of_medians | ratio of the medians over all launches, as `summary.csv` has them
         outcome | native DDP faster, Horovod faster, suggests either (3 or 4 pairs), no significant
@@ -195,7 +179,6 @@ TABLES = (
         (workers) | | workers | ,.0f
         pairs | repeats that both have | pairs | ,.0f
         ratio ± | throughput of native DDP / that of the framework, as in `comparison.csv`
-            | throughput native DDP / framework | .3f ±
         confidence | of all these intervals together; above 0.95 where repeats were added after a look
         coverage | actual confidence level of the interval over so few pairs
         p_adjusted, comparisons | probability by chance, corrected by Holm for so many comparisons
@@ -213,19 +196,18 @@ TABLES = (
         equal_within_margin | yes, no, or not shown | {score} equal within margin | badge
         """,
         "Every framework against native DDP, in studies that have more than native DDP and Horovod.",
-        "frameworks", "What each framework costs at your step length, against native DDP", needs_rows=True),
+        "frameworks", "What each framework costs at your step length, against native DDP"),
     Table("diagnosis.csv", lambda report: diagnosis_table(report.diagnoses), """
         rule | its name
         (finding) | | cause | text
         options, framework, knobs, workers | the point | | point
         at_stake ± | share of the workers' time that it is about | share of the workers' time | .1% ±
-        (deviation) | | 1 - efficiency there | z.1% ±
         finding, evidence, try_next | what is so, the numbers that show it, the knob or study to try
         (evidence) | | evidence | text
         (try_next) | | what to try | text
         """,
         "One row per finding, most at stake first.", "budget",
-        "Causes of the lost efficiency, most at stake first", _with_deviation, leads=True),
+        "Causes of the lost efficiency, most at stake first", leads=True),
     Table("budget.csv", lambda report: report.overhead.budget, _POINT + """
         repeats | launches that are used
         deviation ± | 1 - efficiency: the sum of the parts | 1 - efficiency | z.1% ±
@@ -234,30 +216,24 @@ TABLES = (
         rest_of_step | share of a step that no phase explains
         """,
         "1 - efficiency in parts that sum to it; shares of the workers' time ([budget.md](budget.md)). "
-        "Points without an overhead budget have no row.", "budget", "1 - efficiency in parts"),
+        "Points without an overhead budget have no row.", "budget",
+        "Lost efficiency in parts, with the most workers", _of_most_workers),
     Table("difference.csv", lambda report: report.overhead.differences, _PAIR + """
         pairs | repeats that both have
         difference ± | ratio of throughputs, native DDP / Horovod, less 1: the sum of the parts
-            | Horovod's time above DDP's | +z.1% ±
         """ + _OVERHEAD,
         "What Horovod needs more time for than native DDP, in shares of native DDP's time per image. "
-        "Negative: less.", "budget",
-        "What Horovod needs more time for than native DDP, in shares of native DDP's time per {sample}"),
+        "Negative: less."),
     Table("network.csv", lambda report: report.overhead.network, _POINT + """
         repeats | launches that are used
         gradient_bytes | of one step, float32
-        wire_seconds ± | of one step, measured | wire of a step, ms | ~3 ms ±
-        floor_seconds ± | one message of all gradients over the probed network | one message, ms | ~3 ms ±
-        (hosts_floor_seconds) | | of MPI between hosts, ms | ~3 ms
-        latency_seconds ± | of a message without content | latency, ms | ~3 ms ±
-        bytes_per_second ± | of the largest message that was timed | bandwidth, MB/s | ~3 MB ±
+        wire_seconds ± | of one step, measured
+        floor_seconds ± | one message of all gradients over the probed network: the floor of the wire, unless
+            backward hides a part of it
+        latency_seconds ± | of a message without content
+        bytes_per_second ± | of the largest message that was timed
         hosts_floor_seconds | what MPI alone needs between the run's hosts, by ping-pongs, if any
-        (gradient_bytes) | | bytes of gradients | ,.0f
-        """,
-        "", "budget",
-        "Wire of a step, and one message of all gradients over the probed network: its floor, unless "
-        "backward hides a part of it; a warning stands below where rest exceeds "
-        f"{percent(MOST_REST, 0)} of a step"),
+        """),
     Table("ping_pong.csv", lambda report: report.study.ping_pongs, """
         measured_for | the folder of the run or allocation before which it was measured
         host, other_host | the pair, by name | host | text
@@ -267,7 +243,7 @@ TABLES = (
         bytes_per_second | of the largest message | bandwidth, MB/s | ~3 MB
         (measurements) | | times measured | ,.0f
         """,
-        "One row per pair of hosts and job (`ping_pong = true` in the cluster file), empty without.",
+        "One row per pair of hosts and job (`ping_pong = true` in the cluster file).",
         "budget", "MPI between two hosts, one message at a time, before the runs",
         lambda _report, table: pair_table(table)),
     Table("iou.csv", lambda report: report.iou, _POINT + """
@@ -297,13 +273,13 @@ TABLES = (
         "Every score of a task that has more than one ([your_model.md](your_model.md)). The intervals are "
         "not corrected for the number of scores, and nothing is concluded from those that are not judged.",
         "iou", "further scores of the task: they have no margin, and nothing is decided by them",
-        lambda _report, table: table[~table["judged"].astype(bool)], needs_rows=True),
+        lambda _report, table: table[~table["judged"].astype(bool)]),
     Table("evaluation_scores.csv", lambda report: report.study.subject.scores, """
         run, epochs | epochs trained before it
         score | its name, as the task gives it
         value | of this evaluation
         """,
-        "One row per evaluation and score of each run, where a task has more than one.", needs_rows=True),
+        "One row per evaluation and score of each run, where a task has more than one."),
     Table("iou_between_frameworks.csv", lambda report: report.iou_between, _PAIR + """
         pairs | repeats that both have | pairs | ,.0f
         difference ± | IoU of native DDP minus that of Horovod
@@ -327,11 +303,11 @@ TABLES = (
             diverges: a run did; else undecided
         best | true: the highest median of all sets of options at this number of workers | highest here | mark
         why | what stands behind the verdict
-        (why_not) | | why not | text
         """,
         "Where a study has played runs (`training.plays`, [plan_quality.md](plan_quality.md)): the IoU of "
-        "played and of real runs at every number of workers; else no row.", "played",
-        "{score} of played and real runs at every number of workers", _played_points),
+        "played and of real runs at every number of workers.", "played",
+        "{score} of played and real runs at every number of workers",
+        lambda _report, table: _without_zeros(table)),
     Table("plan.csv", lambda report: report.played.plan, _POINT + """
         target_iou | as in `cost.csv` | {score} to reach | .2f
         runs, runs_to_target | played and real runs, and how many of them reach it
@@ -349,32 +325,31 @@ TABLES = (
         "Time to the target IoU for every series with played runs. No second of a played run is in it.",
         "played", "Time and worker-hours to the target {score}"),
     Table("played_runs.csv", _played_runs, """
-        run, framework | | run | run
+        run, framework |
         workers | as which it trained (`training.plays`)
-        (framework) | | | point
-        repeat, seed, options, knobs | what was run | repeat | ,.0f
+        repeat, seed, options, knobs | what was run
         images_per_epoch, steps_per_epoch | as on so many workers
-        loss | of the last epoch | loss | ~4
-        iou, dice | of the last evaluation | {score} | .4f
+        loss | of the last epoch
+        iou, dice | of the last evaluation
         test_images | images that it evaluated
         scores | all of a task that has several, by name; else empty
         """,
         "One row per played run. Its times stay in its record: they are of no real number of workers.",
-        "played-runs", "Played runs"),
+        ),
     Table("cost.csv", lambda report: report.cost, _POINT + """
-        nodes | distinct hosts of a run | nodes | ,.0f
+        nodes | distinct hosts of a run
         training_seconds ± | all epochs; without start, evaluation and checkpoints
             | training, {time} | ~3 time ±
         worker_hours ± | workers times these hours | worker-{hours} | ~3 hours ±
-        node_hours ± | hosts times these hours | node-{hours} | ~3 hours
+        node_hours ± | hosts times these hours
         worker_hours_per_epoch, node_hours_per_epoch | epochs after the warm-up
         target_iou | the study's `target_iou`, or what every run on 1 worker reaches, less the margin
         seconds_to_target ± | until the first evaluation that reaches it
             | time to the {score}, {time} | ~3 time ±
-        worker_hours_to_target ± | | worker-{hours} to it | ~3 hours
+        worker_hours_to_target ± |
         node_hours_to_target ± |
-        runs_to_target | how many runs reached it | runs that reached it | ,.0f
-        pareto | no other point with these options is as fast and as cheap | in the Pareto set | mark
+        runs_to_target | how many runs reached it
+        pareto | no other point with these options is as fast and as cheap
         pareto_of | which time and cost the Pareto set is of
         """,
         "", "cost", "Time and cost of every point"),
@@ -387,7 +362,7 @@ TABLES = (
         joules_per_image | energy of all GPUs over the images, from the devices' counters
             | energy, J / {sample} | ~3
         """,
-        "GPUs of the points that recorded them, medians over launches of the epochs in use; else no row.",
+        "GPUs of the points that recorded them, medians over launches of the epochs in use.",
         "cost", "GPUs of every point"),
     Table("request.csv", lambda report: report.request, _POINT + """
         source | measured, or predicted: up to twice the largest count measured | | text
@@ -403,8 +378,8 @@ TABLES = (
         largest_term_share | its share of that
         why | what the interval lacks
         """,
-        "What to know before asking for nodes.", "request",
-        "Step time, efficiency and cost of counts measured and predicted"),
+        "What to know before asking for nodes.", "request", "Predicted step time, efficiency and cost",
+        lambda _report, table: table[table["source"] != "measured"]),
     Table("predictions.csv", lambda report: report.extrapolation.predictions, """
         options, framework, knobs | the series | | point
         fitted_on | smallest and largest worker count of the fit | fitted on workers | text
@@ -417,9 +392,9 @@ TABLES = (
         why | what the interval lacks
         """,
         "", "prediction",
-        "Predicted throughput, with its error at every larger worker count that was held out",
-        # How well a fit meets its own points says little.
-        lambda _report, table: table[table["held_out"] | table["measured"].isna()]),
+        "Throughput predicted from fewer workers, and its error",
+        # How well a fit meets its own points says little; what is expected beyond stands in request.csv.
+        lambda _report, table: table[table["held_out"].astype(bool)]),
     Table("prediction_scores.csv", lambda report: report.scores, _POINT + """
         file | in `predictions/` of the study's folder
         written_utc | when it was written | written (UTC) | text
@@ -433,8 +408,7 @@ TABLES = (
         error, linear_error | predicted / measured - 1 | error | +.1%
         inside | yes: the interval holds what was measured | interval holds | text
         interval_score, linear_interval_score | width of the interval + 40 times what lies outside, over the
-            throughput measured | interval score | .1%
-        (linear_interval_score) | | of b/N | .1%
+            throughput measured
         (unscored) | | not scored because | text
         counted | true: the summary is of it; of several files the youngest older than the runs
         """,
@@ -456,9 +430,8 @@ TABLES = (
         "in seconds."),
     Table("saliency.csv", lambda report: report.saliency.points, _POINT + """
         repeats | launches that count for speed, as in summary.csv; resumed ones do not | repeats | ,.0f
-        split | what the workers shared out: images or masks | split | text
+        split | what the workers shared out: images or masks
         method, masks, images | how images are perturbed, masks of each image, images to explain
-        (masks) | | masks | ,.0f
         maps | images that have one; median over runs
         maps_per_second ± | maps over seconds of the slowest worker; median over runs | maps / s | ~3 ±
         speedup ± | over that of the same series on 1 worker | speed-up | .2f ±
@@ -467,17 +440,11 @@ TABLES = (
         masks_seconds, forward_seconds, weighting_seconds, sum_seconds, files_seconds, other_seconds | its
             parts, by their shares
         """ + _MAP_SHARES + """
-        (forward_share) | | forward | .0%
-        (masks_share) | | masks | .0%
-        (weighting_share) | | weighting | .0%
-        (sum_share) | | sum | .0%
-        (files_share) | | files | .0%
-        (other_share) | | other | .0%
-        peak_bytes | the most main memory that any worker of any run ever had | peak memory, MiB | ,.0f MiB
+        peak_bytes | the most main memory that any worker of any run ever had
         unknown | why a number of this row is not known
         """,
-        "Where a study makes saliency maps ([saliency.md](saliency.md)): one row per point; else no file.",
-        "saliency", "Saliency maps per second", leads=True, needs_rows=True),
+        "Where a study makes saliency maps ([saliency.md](saliency.md)): one row per point.",
+        "saliency", "Saliency maps per second", leads=True),
     Table("saliency_runs.csv", lambda report: report.saliency.runs, """
         run, options, framework, knobs, workers, repeat | what was run
         split, method, masks, images | as in saliency.csv
@@ -491,31 +458,23 @@ TABLES = (
         weights_sha256 | of the weights that are explained
         untimed | why the run has no speed: resumed, or no map at all
         """,
-        "One row per run with saliency maps.", needs_rows=True),
+        "One row per run with saliency maps."),
     Table("saliency_faithfulness.csv", lambda report: report.saliency.faithful, """
-        run, options, framework, knobs, workers, repeat | what was run | run | run
-        score | of a prediction: foreground_probability or iou | score | text
-        images | with deletion and insertion curves | images | ,.0f
+        run, options, framework, knobs, workers, repeat | what was run
+        score | of a prediction: foreground_probability or iou
+        images | with deletion and insertion curves
         deletion_area, random_deletion_area, insertion_area, random_insertion_area | areas under the curves in
             the map's order and in random order, means over the images
         deletion_better, deletion_share ± | images whose deletion area is smaller than that of random order by
             0.01 at least; their share, with its exact interval (Clopper and Pearson)
-        (deletion_share) | | deletion better than random | .0% ±
         insertion_better, insertion_share ± | images whose insertion area is larger by 0.01 at least
-        (insertion_share) | | insertion better than random | .0% ±
         untrained_images, untrained_maps | explained with freshly drawn weights, too; how many of them have a
             map then
-        (untrained_maps) | | images with fresh weights | ,.0f
         untrained_better, untrained_share ± | deletion as above, of these maps and weights
-        (untrained_share) | | deletion better, fresh weights | .0% ±
         untrained_correlation | size of Spearman's correlation of both maps, median over these images
-            | rank correlation with fresh weights | .2f
         weights_sha256 | of the weights that are explained
         """,
-        "One row per run and score whose manifest has curves.", "saliency",
-        "How faithful the maps of each set of weights are",
-        # Other runs with these weights have the same maps.
-        lambda _report, table: table.drop_duplicates(["weights_sha256", "score"]), needs_rows=True),
+        "One row per run and score whose manifest has curves."),
     Table("saliency_curves.csv", lambda report: report.saliency.curves, """
         options, score, kind | which curve: deletion or insertion
         pixel_share | of the pixels deleted or inserted
@@ -523,7 +482,7 @@ TABLES = (
         own ± | score in the map's order, with a 95 % t interval over the images
         random ± | score in random order
         """,
-        "The deletion and insertion curves of the page.", needs_rows=True),
+        "The deletion and insertion curves of the page."),
     Table("saliency_images.csv", lambda report: report.saliency.images, """
         run, image, position, score | which map; positions count from 0 in the test set
         map_sha256 | of the file with the maps of all scores
@@ -531,7 +490,7 @@ TABLES = (
         deletion_area, random_deletion_area, insertion_area, random_insertion_area | as in
             saliency_faithfulness.csv, of this image
         """,
-        "One row per run, image and score.", needs_rows=True),
+        "One row per run, image and score."),
     Table("fairness.csv", lambda report: report.fairness, """
         check | what should be equal in the runs compared; rows that compare native DDP with another framework
             than Horovod end with its name | requirement | text
@@ -539,7 +498,8 @@ TABLES = (
         fact | what the records say | fact | text
         withholds | true: neither framework is called faster where the fact says
         """,
-        "", "fairness", "What is equal in the runs compared"),
+        "", "fairness", "What is not equal, or not known",
+        lambda _report, table: table[table["mark"] != "yes"]),
     Table("left_out.csv", lambda report: report.study.all_left_out, """
         run | name of its folder or log | run | run
         state | as in `unet-scaling status`: waiting, failed, resumable, diverged, invalid; of complete runs:
@@ -551,14 +511,6 @@ TABLES = (
         """,
         "", "left-out", "Runs left out"),
 )
-# Of the page alone.
-LOSSES = Table("runs.csv", _losses, """
-        (framework) | | | point
-        (median) | | median | ~4
-        (smallest) | | smallest | ~4
-        (largest) | | largest | ~4
-        """,
-    "", "loss", "Loss of the last epoch, over the runs of each point")
 # fmt: on
 
 
@@ -569,7 +521,7 @@ def table_files(report: Report) -> dict[str, bytes]:
 
 def grids(report: Report, section: str) -> tuple[Grid, ...]:
     """Return the tables that a section of the page shows."""
-    own = [table for table in (*TABLES, LOSSES) if table.section == section]
+    own = [table for table in TABLES if table.section == section]
     return tuple(table.grid(report) for table in own if table.is_made(report))
 
 

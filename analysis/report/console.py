@@ -11,8 +11,9 @@ from rich.table import Table
 from analysis.findings.decide import Kind
 from analysis.report.assemble import Report
 from analysis.report.exports import played_short_columns, speed_columns
+from analysis.report.sections import which_framework
 from analysis.report.tables import Column, number_column
-from analysis.study import Study
+from analysis.study import COMPARED, Study
 from analysis.text import clean, labelled
 from unet_scaling.study.console import CleanConsole
 
@@ -76,6 +77,9 @@ def _print_answers(report: Report, console: Console) -> None:
     for answer in report.answers[:MOST_PRINTED]:
         style = f"bold {ANSWER_STYLES[answer.kind]}"
         _print(console, labelled(answer.options, answer.headline), style)
+        if comparison := which_framework(report, answer):
+            short_native, short_horovod = (report.study.short_names[name] for name in COMPARED)
+            _print(console, f"  {short_native} or {short_horovod}? {comparison}")
         for tile in answer.tiles:
             light = "" if tile.light == "none" else f" [{tile.light}]"
             _print(console, f"  {tile.title}{light} {tile.value}: {tile.detail}")

@@ -62,7 +62,7 @@ def export_files(report: Report) -> dict[str, bytes]:
 def speed_columns(report: Report) -> list[Column]:
     """Return the columns of every table of points on a terminal and in papers."""
     columns = table_of("summary.csv").columns(report)
-    return columns[: [column.heading for column in columns].index("deviation") + 1]
+    return columns[: [column.heading for column in columns].index("efficiency") + 1]
 
 
 def played_short_columns(report: Report) -> list[Column]:
@@ -169,9 +169,7 @@ def summary_latex(report: Report) -> str:
     caption = f"{sentence(played_meaning(score))} {score.heading}: {report.study.iou_scope}."
     if len(report.points):
         points = report.points
-        speeds = [
-            each for each in speed_columns(report) if each.heading not in (report.study.unit, "deviation")
-        ]
+        speeds = [each for each in speed_columns(report) if each.heading != report.study.unit]
         columns = [*speeds, number_column(score.title, "iou", ".3f")]
         medians = (
             f"Medians over the runs of a point, {repeats_text(points['repeats'])} each; {score.title}: "

@@ -1,6 +1,6 @@
 """The files of a report, each written whole or not at all, and its figures."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,43 +11,40 @@ from analysis.figures.frame import Inputs
 from analysis.figures.svg import DrawnFigure, picture
 from analysis.processes import parallel_map
 from analysis.report.assemble import Report
-from analysis.report.columns import table_files
+from analysis.report.columns import TABLES, table_files
 from analysis.report.exports import export_files
 from analysis.report.html import MAIN, report_page
 from analysis.report.markdown import summary_markdown
 from analysis.report.provenance import study_file
-from analysis.text import clean, resolved, sentence
+from analysis.text import clean, resolved
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import READABLE, write_atomically
 
 PAGE_NAME = "report.html"
 # Of figures and tables on what a training gives.
 LEARNED_SECTIONS = ("iou", "loss", "cost")
-ONLY_PLAYED = "every run is played, so that no time or speed is measured"
-ONLY_MAPS = "no run has an epoch after the warm-up, so that no speed of training is measured"
 
 
 @dataclass(frozen=True)
 class FigureFiles:
-    """The figures of a report by name: the section of each, those drawn, and why others are not."""
+    """The figures of a report by name: the section of each, those drawn, and those that are not."""
 
     sections: Mapping[str, str] = field(default_factory=dict)
     drawn: Mapping[str, DrawnFigure] = field(default_factory=dict)
-    missing: Mapping[str, str] = field(default_factory=dict)
+    missing: Sequence[str] = ()
 
-    def in_section(self, anchor: str) -> tuple[list[DrawnFigure], list[str]]:
-        """Return the figures of a section of the page, and why others are not there."""
+    def in_section(self, anchor: str) -> list[DrawnFigure]:
+        """Return the figures of a section of the page."""
         here = [name for name, section in self.sections.items() if section == anchor]
-        drawn = [self.drawn[name] for name in here if name in self.drawn]
-        return drawn, [self.missing[name] for name in here if name in self.missing]
+        return [self.drawn[name] for name in here if name in self.drawn]
 
 
 def write_report(report: Report, folder: Path) -> list[Path]:
     """Write the report's files; the same study, in the same place, always gives the same bytes.
 
-    The page comes last, so that what it names is there. Figures of an earlier report that this one does
-    not draw are removed: they would be taken for its own. Raises OSError where the folder cannot be written;
-    an earlier file is then still whole.
+    The page comes last, so that what it names is there. Tables and figures of an earlier report that this
+    one does not have are removed: they would be taken for its own. Raises OSError where the folder cannot be
+    written; an earlier file is then still whole.
     """
     if folder.is_symlink():
         raise UserError(f"{folder} is a link; give --output {folder.resolve()}")
@@ -60,9 +57,12 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE)
-    for name in map(report.study.score.key, figures.missing):
-        for kind in ("svg", "png"):
-            (folder / f"{name}.{kind}").unlink(missing_ok=True)
+    pictures = [
+        f"{report.study.score.key(name)}.{kind}" for name in figures.missing for kind in ("svg", "png")
+    ]
+    tables = {table.name(report) for table in TABLES}
+    for name in (*pictures, *(tables - set(contents))):
+        (folder / name).unlink(missing_ok=True)
     return [folder / name for name in contents]
 
 
@@ -88,13 +88,8 @@ def draw_figures(report: Report) -> FigureFiles:
     """
     inputs = inputs_of(report)
     made = dict(zip(FIGURES, parallel_map(partial(_drawn, inputs), list(FIGURES)), strict=True))
-    drawn = {name: each for name, each in made.items() if isinstance(each, DrawnFigure)}
-    score = inputs.study.score.title
-    missing = {
-        name: f"Not drawn: {FIGURES[name].title.format(score=score)}. {sentence(reason)}"
-        for name, reason in made.items()
-        if isinstance(reason, str)
-    }
+    drawn = {name: each for name, each in made.items() if each is not None}
+    missing = [name for name in made if name not in drawn]
     first = "ratio" if len(inputs.options) > 1 and "ratio" in drawn else "scaling"
     first = "quality" if inputs.study.runs.empty else first
     sections = {name: figure.section for name, figure in FIGURES.items()}
@@ -102,16 +97,16 @@ def draw_figures(report: Report) -> FigureFiles:
     return FigureFiles(sections, drawn, missing)
 
 
-def _drawn(inputs: Inputs, name: str) -> DrawnFigure | str:
-    """Draw a figure, or return why not: of played runs only the IoU is, of restricted studies the speed."""
+def _drawn(inputs: Inputs, name: str) -> DrawnFigure | None:
+    """Draw a figure, if it can be: of played runs only the IoU is, of restricted studies the speed."""
     figure, study = FIGURES[name], inputs.study
     if study.runs.empty and figure.section != "saliency" and (study.played is None or name != "quality"):
-        return ONLY_MAPS if study.played is None else ONLY_PLAYED
+        return None
     if figure.section in LEARNED_SECTIONS and study.kind.unlearned:
-        return study.kind.unlearned
+        return None
     charts = figure.known(inputs)
     if not charts:
-        return figure.empty.format(an_iou=study.score.with_article)
+        return None
     panels = [panel for group in zip(*(chart.panels() for chart in charts), strict=True) for panel in group]
     # Of one quantity in two panels the numbers are the same.
     alternative = " ".join(chart.alternative() for chart in {chart.y: chart for chart in charts}.values())

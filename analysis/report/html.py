@@ -1,6 +1,6 @@
 """Write the page: one HTML file that needs nothing else, no script and no network."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
@@ -9,11 +9,12 @@ from analysis.findings.decide import Kind
 from analysis.report.assemble import Report
 from analysis.report.columns import TABLES
 from analysis.report.provenance import origin_line, origins, reproduction
-from analysis.report.sections import comparison_conclusion, sections
+from analysis.report.sections import sections, which_framework
 from analysis.report.tables import words_of
 from analysis.restriction import restriction_notes
+from analysis.stats import CONFIDENCE, FEWEST_REPEATS, coverage
 from analysis.study import POINT, Study
-from analysis.text import clean, count, repeats_text
+from analysis.text import clean, count, percent, repeats_text
 from analysis.words import page
 
 # The anchor of the first screen, above the sections.
@@ -33,16 +34,14 @@ KIND_WORDS: dict[Kind, str] = {
 
 def report_page(
     report: Report,
-    figures: Callable[[str], tuple[Sequence[DrawnFigure], Sequence[str]]],
+    figures: Callable[[str], Sequence[DrawnFigure]],
     links: Mapping[str, str],
 ) -> str:
     """Return the report as HTML. The template escapes every text; figures are the project's own SVG.
 
-    `figures` returns those of a section, and why others are not there; `links` has the folder of each run
-    that is linked, by its name.
+    `figures` returns those of a section; `links` has the folder of each run that is linked, by its name.
     """
     study = report.study
-    main_figures, not_drawn = figures(MAIN)
     # What logs in the older layout, and emulated runs, cannot say.
     caveats = restriction_notes(study) if study.provenance_known else study.notes
     return page(
@@ -51,16 +50,14 @@ def report_page(
         frameworks=study.names,
         arms=" or ".join(study.names.values()),
         measured=_measured(report),
-        comparison=comparison_conclusion(report) if len(report.comparisons) else "",
+        comparison=which_framework(report, report.answers[0]),
         words=words_of(study),
         kind_words={kind: word.format(score=study.score.heading) for kind, word in KIND_WORDS.items()},
         answers=report.answers,
         compared_options=report.compared_options,
-        evidence={answer.options: list(_evidence(report, answer.options)) for answer in report.answers},
         doubts=report.doubts,
         caveats=caveats,
-        main_figures=main_figures,
-        not_drawn=not_drawn,
+        main_figures=figures(MAIN),
         sections=list(sections(report, figures)),
         run_links=links,
         origins=origins(study.subject),
@@ -68,13 +65,6 @@ def report_page(
         reproduction=reproduction(study.subject),
         files=[table.name(report) for table in TABLES if table.is_made(report)],
     )
-
-
-def _evidence(report: Report, options: str) -> Iterator[str]:
-    """Yield the verdicts for these options."""
-    for verdict in report.verdicts:
-        if verdict.options == options:
-            yield f"[{verdict.knobs}] {verdict.sentence}" if verdict.knobs else verdict.sentence
 
 
 def _measured(report: Report) -> str:
@@ -93,4 +83,8 @@ def _runs_line(study: Study, repeats: "pd.Series[int]") -> str:
     used = set(runs["framework"])
     names = " and ".join(name for framework, name in study.names.items() if framework in used)
     counts = ", ".join(map(str, workers)) + (" worker" if workers == [1] else " workers")
-    return f"{names} on {counts}, {count(len(runs), 'run')}, {repeats_text(repeats)} per point"
+    line = f"{names} on {counts}, {count(len(runs), 'run')}, {repeats_text(repeats)} per point"
+    level = coverage(int(repeats.min()))
+    if repeats.min() < FEWEST_REPEATS or level >= CONFIDENCE:
+        return line
+    return f"{line}, {percent(level, 0)} intervals"

@@ -124,5 +124,5 @@ def _caption(report: Report) -> str:
         level = percent(coverage(int(bounded.min())), 0)
         intervals = f"In brackets: {level} intervals over launches (bootstrap)."
     measured = f"Medians over {runs}, {repeats_text(repeats)} per point, warm-up left out."
-    measured += " Efficiency is speed-up / workers, deviation 1 - efficiency."
+    measured += " Efficiency is speed-up / workers."
     return with_restriction(report.study.kind, restriction_words(report.study), f"{measured} {intervals}")

@@ -9,17 +9,19 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.contrast import COSTS_NOTHING, NATIVE_FASTER
+from analysis.contrast import NATIVE_FASTER
 from analysis.figures.svg import DrawnFigure
+from analysis.findings.answer import Answer
 from analysis.forecast import score_notes
 from analysis.played import kinds_of
 from analysis.points import CLOCK
 from analysis.report.assemble import Report
 from analysis.report.columns import grids, shared_reasons
 from analysis.report.tables import Grid
+from analysis.restriction import restriction_notes
 from analysis.saliency import Areas, areas_of
 from analysis.study import NAMES, SERIES, Explained
-from analysis.text import chart_number, clean, labelled, sentence, series_name
+from analysis.text import chart_number, clean, count, labelled, listed, percent, sentence, series_name
 from analysis.words import lines
 from unet_scaling.study.files import read_regular
 from unet_scaling.study.saliency import SaliencyFile, SaliencyScore
@@ -39,8 +41,7 @@ Values = dict[str, Any]
 class Section:
     """A part of the page: its title, what it finds in one sentence, how to read it, and the evidence.
 
-    `is_open` shows the evidence without a click; `absent` says why a figure is missing; `gallery` has
-    pictures.
+    `is_open` shows the evidence without a click; `gallery` has pictures.
     """
 
     anchor: str
@@ -51,7 +52,6 @@ class Section:
     is_open: bool
     drawings: Sequence[DrawnFigure]
     grids: Sequence[Grid]
-    absent: Sequence[str]
     gallery: Values | None
 
     @property
@@ -60,9 +60,7 @@ class Section:
         return not (self.drawings or self.remarks or any(grid.groups for grid in self.grids))
 
 
-def sections(
-    report: Report, figures: Callable[[str], tuple[Sequence[DrawnFigure], Sequence[str]]]
-) -> Iterator[Section]:
+def sections(report: Report, figures: Callable[[str], Sequence[DrawnFigure]]) -> Iterator[Section]:
     """Yield the evidence in reading order.
 
     A study of played runs only, or of maps, has no speed of training; emulated runs have nothing else, and of
@@ -75,7 +73,7 @@ def sections(
     played = study.played is not None and learns
     shown = {
         "points": speed,
-        "against": compared,
+        "against": compared and study.runs["framework"].nunique() > 1,
         "frameworks": speed and len(report.wrappers),
         "iou": speed and learns,
         "played": played,
@@ -83,23 +81,20 @@ def sections(
         "budget": speed,
         "cost": speed and learns,
         "loss": speed and learns,
-        "request": compared,
-        "prediction": compared,
+        "request": report.request_sentences,
+        "prediction": compared and len(report.extrapolation.predictions) + len(report.scores),
         "fairness": True,
-        "runs": speed,
-        "played-runs": played,
         "left-out": len(study.all_left_out),
-        "notes": report.notes,
+        "notes": _notes_beside(report),
     }
-    is_open = dict.fromkeys(("cost", "loss", "request", "prediction", "runs", "played-runs", "notes"), False)
+    is_open = dict.fromkeys(("cost", "loss", "request", "prediction", "notes"), False)
     is_open |= {"budget": bool(report.diagnoses), "fairness": bool(report.doubts)}
     is_open |= {"left-out": len(study.all_left_out) <= MOST_REMARKS}
     for name in (name for name, is_there in shown.items() if is_there):
         said = _said(report, name, _VALUES[name](report) if name in _VALUES else {})
-        drawings, absent = figures(name)
         key, tables = study.score.key(name), grids(report, name)
         gallery = _gallery(report) if name == "saliency" else None
-        yield Section(key, *said, is_open.get(name, True), drawings, tables, absent, gallery)
+        yield Section(key, *said, is_open.get(name, True), figures(name), tables, gallery)
 
 
 def _said(report: Report, name: str, values: Values) -> tuple[str, str, str, list[str]]:
@@ -111,9 +106,15 @@ def _said(report: Report, name: str, values: Values) -> tuple[str, str, str, lis
     return title, lead, conclusion, [*further, *remarks]
 
 
-def comparison_conclusion(report: Report) -> str:
-    """Return the outcome at every worker count; where options differ too, in how many comparisons each."""
-    return _said(report, "against", _against(report))[2]
+def which_framework(report: Report, answer: Answer) -> str:
+    """Return which framework is slower and why, unless the headline does, or the outcome at every count."""
+    compared = report.comparisons[report.comparisons["options"] == answer.options]
+    slower = report.slower.get(answer.options, "")
+    if compared.empty:
+        return ""
+    if slower and slower not in answer.headline:
+        return sentence(slower)
+    return _said(report, "against", _against(report, compared))[2]
 
 
 def _series(report: Report, row: Mapping[Any, Any]) -> str:
@@ -122,30 +123,28 @@ def _series(report: Report, row: Mapping[Any, Any]) -> str:
 
 
 def _points(report: Report) -> Values:
-    known = report.points[(report.points["workers"] > 1) & report.points["speedup"].notna()]
-    largest = known[known["workers"] == known["workers"].max()]
-    by_speed = largest.sort_values("speedup", ascending=False).to_dict("records")
-    by_throughput = report.points.sort_values("throughput", ascending=False).to_dict("records")
-    # Of more than two series a sentence names the two ends only.
-    ends = [*by_speed[:1], *by_speed[1:][-1:]]
-    return {"rows": ends, "number_of": len(by_speed), "best": by_throughput[0]}
+    points = report.points
+    best = points.sort_values("throughput", ascending=False).to_dict("records")[0]
+    return {"best": best, "has_speedup": points.loc[points["workers"] > 1, "speedup"].notna().any()}
 
 
-def _against(report: Report) -> Values:
-    by_outcome = report.comparisons.groupby("outcome", sort=False)["workers"]
-    workers = {outcome: sorted(set(counts)) for outcome, counts in by_outcome}
-    is_one_each = sum(map(len, workers.values())) == report.comparisons["workers"].nunique()
-    return {"workers": workers if is_one_each else {}, "sizes": by_outcome.size().to_dict()}
+def _against(report: Report, compared: pd.DataFrame) -> Values:
+    """Return the worker counts of each outcome, by the options and knobs in which comparisons differ."""
+    labels = [name for name in ("options", "native_knobs", "horovod_knobs") if compared[name].nunique() > 1]
+    found: dict[str, dict[str, list[int]]] = {}
+    for row in compared.to_dict("records"):
+        label = ", ".join(filter(None, (row[name] for name in labels)))
+        label = f"with {label}" if label else ""
+        found.setdefault(label, {}).setdefault(row["outcome"], []).append(row["workers"])
+    levels = sorted({percent(level, 0) for level in report.comparisons["coverage"].dropna()})
+    number_of = count(len(report.comparisons), "comparison")
+    said = f"{listed(levels)} intervals, corrected for {number_of}." if levels else "No intervals."
+    return {"found": found, "sizes": compared.groupby("outcome", sort=False).size().to_dict(), "levels": said}
 
 
 def _frameworks(report: Report) -> Values:
-    costs = []
-    for framework, name in NAMES.items():
-        rows = report.wrappers[report.wrappers["framework"] == framework]
-        free = int((rows["costs"] == COSTS_NOTHING).sum())
-        slower = int((rows["outcome"] == NATIVE_FASTER).sum())
-        costs += [(name, free, len(rows), slower)] if len(rows) else []
-    return {"costs": costs, "costs_nothing": COSTS_NOTHING}
+    slower = report.wrappers.loc[report.wrappers["outcome"] == NATIVE_FASTER, "framework"]
+    return {"slower": [NAMES[framework] for framework in slower.unique()]}
 
 
 def _budget(report: Report) -> Values:
@@ -191,17 +190,20 @@ def _cost(report: Report) -> Values:
         # The least only where its interval is below all others.
         is_shown = len(rows) > 1 and all(rows[0][f"{column}_high"] < row[f"{column}_low"] for row in rows[1:])
         least += [(what, is_shown, rows[0])] if rows else []
-    sets = [f"Pareto set of {kind}" for kind in report.cost["pareto_of"].drop_duplicates() if kind]
-    return {"least": least, "clock": CLOCK, "remarks": [*report.targets, *sets]}
+    return {"least": least, "clock": CLOCK, "remarks": report.targets}
 
 
 def _prediction(report: Report) -> Values:
     predicted = report.extrapolation.predictions
     errors = predicted.loc[predicted["held_out"].astype(bool), "error"].abs().dropna()
-    first = next(iter(report.extrapolation.notes), "nothing was predicted")
     notes = [*score_notes(report.scores), *report.extrapolation.notes][:MOST_REMARKS]
-    remarks = [note for note in notes if len(errors) or note != first]
-    return {"errors": errors, "first": first, "remarks": remarks}
+    return {"errors": errors, "remarks": notes}
+
+
+def _notes_beside(report: Report) -> list[str]:
+    """Return the notes, without those that stand beside the answer."""
+    beside = restriction_notes(report.study)
+    return [note for note in report.notes if note not in beside]
 
 
 def _played(report: Report) -> Values:
@@ -219,13 +221,7 @@ def _played(report: Report) -> Values:
 
 
 def _saliency(report: Report) -> Values:
-    found = report.saliency
-    most = found.points.groupby("options")["workers"].transform("max")
-    fastest = found.points[found.points["workers"] == most].groupby("options", sort=False)
-    return {
-        "found": [*found.warnings, *found.sentences],
-        "speeds": [(options, rows.to_dict("records")) for options, rows in fastest],
-    }
+    return {"found": [*report.saliency.warnings, *report.saliency.sentences]}
 
 
 def _gallery(report: Report) -> Values | None:
@@ -275,7 +271,7 @@ def _source(explained: Explained, file: SaliencyFile | None) -> str:
 
 _VALUES: Mapping[str, Callable[[Report], Values]] = {
     "points": _points,
-    "against": _against,
+    "against": lambda report: _against(report, report.comparisons),
     "frameworks": _frameworks,
     "budget": _budget,
     "iou": _iou,
@@ -285,5 +281,5 @@ _VALUES: Mapping[str, Callable[[Report], Values]] = {
     "prediction": _prediction,
     "played": _played,
     "saliency": _saliency,
-    "notes": lambda report: {"remarks": report.notes},
+    "notes": lambda report: {"remarks": _notes_beside(report), "notes": len(_notes_beside(report))},
 }

@@ -43,12 +43,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A shown column: its heading, and its cell for a row; of the `switched` ones the reader chooses one."""
+    """A shown column: its heading, and its cell for a row."""
 
     heading: str
     cell: Callable[[Row], Cell]
     kind: str = "number"
-    switched: bool = False
 
 
 GridRow = tuple[Cell, ...]
@@ -69,12 +68,6 @@ class Grid:
     more: str = ""
     leads: bool = False
 
-    @property
-    def choices(self) -> list[str]:
-        """Return the headings of which the reader chooses one; none where there is nothing to choose."""
-        headings = [column.heading for column in self.columns if column.switched]
-        return headings if len(headings) > 1 else []
-
 
 def text_column(heading: str, name: str, kind: str = "text") -> Column:
     """Return a column of texts; of kind `run` each is a link to its folder where the page knows it.
@@ -93,9 +86,7 @@ def text_column(heading: str, name: str, kind: str = "text") -> Column:
     return Column(heading, cell, "text")
 
 
-def number_column(
-    heading: str, name: str, form: str, *, scale: float = 1.0, bounded: bool = True, switched: bool = False
-) -> Column:
+def number_column(heading: str, name: str, form: str, *, scale: float = 1.0, bounded: bool = True) -> Column:
     """Return a column of numbers divided by `scale`, with their intervals where `bounded`."""
 
     def cell(row: Row) -> Cell:
@@ -103,7 +94,7 @@ def number_column(
         shown = number(value if pd.isna(value) else value / scale, form)
         return Cell(shown, interval_of(row, name, form, scale) if bounded else "", "number")
 
-    return Column(heading, cell, switched=switched)
+    return Column(heading, cell)
 
 
 def integer_column(heading: str, name: str) -> Column:
@@ -140,7 +131,7 @@ class ColumnLine:
 
     The form is `text`, `run`, `badge` or `mark` (view.text_column); `framework`; `point` (with its workers);
     or a number's format and what applies: `±` (with its interval), a unit of UNITS, `time` or `hours` (in the
-    unit that reads best, which the heading names), `switched`.
+    unit that reads best, which the heading names).
     """
 
     names: tuple[str, ...]
@@ -184,8 +175,7 @@ class ColumnLine:
             seconds, unit = unit_of(3600 * table["worker_hours"])
             scale, words["hours"] = seconds / 3600, _PARTS_OF_HOURS[unit]
         heading = self.heading.format_map(words)
-        bounded, switched = "±" in marks, "switched" in marks
-        return [number_column(heading, name, form, scale=scale, bounded=bounded, switched=switched)]
+        return [number_column(heading, name, form, scale=scale, bounded="±" in marks)]
 
 
 def column_lines(text: str) -> list[ColumnLine]:
@@ -238,7 +228,7 @@ class Table:
     `file` is written as its ending says, CSV or Parquet. `make` returns the table; `lines` are its columns in
     the order of the file (see `column_lines`). `about` is a sentence for
     docs/columns.md. With a `section`, the page shows it there under a `caption`, with `leads` before the
-    figures; `rows` returns what it shows of the table. With `needs_rows` there is no file without rows.
+    figures; `rows` returns what it shows of the table. There is no file without rows.
     """
 
     file: str
@@ -249,7 +239,6 @@ class Table:
     caption: str = ""
     rows: Callable[[Report, pd.DataFrame], pd.DataFrame] = lambda _report, table: table
     leads: bool = False
-    needs_rows: bool = False
 
     @cached_property
     def column_lines(self) -> list[ColumnLine]:
@@ -262,8 +251,8 @@ class Table:
         return [name for line in self.column_lines if line.in_file for name in line.names]
 
     def is_made(self, report: Report) -> bool:
-        """Return whether the report has this table: one that `needs_rows` only where there are any."""
-        return not self.needs_rows or len(self.make(report)) > 0
+        """Return whether the report has this table, which has rows."""
+        return len(self.make(report)) > 0
 
     def written(self, report: Report) -> dict[str, str]:
         """Return what the columns are called in this report, by their names here."""
