@@ -58,7 +58,7 @@ def test_it_knows_the_report_by_its_tables_only() -> None:
 def test_it_runs_on_a_report_and_shows_every_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = load_study(write_honest(tmp_path / "study", Honest(workers=(1, 2), repeats=3)))
     shown = run_notebook(write_tables(study, tmp_path / "report"), monkeypatch)
-    assert "12 runs, 4 points, 36 epochs" in shown
+    assert "12 runs, 4 points, 120 epochs" in shown
     throughput = study.runs.set_index(["framework", "workers", "repeat"])["images_per_second"]
     native, horovod = (throughput[name, 2, 3] for name in ("pytorch_native", "horovod"))
     assert f"{native / horovod:.3f}" in shown
