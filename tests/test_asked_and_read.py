@@ -54,6 +54,11 @@ def launch_again(folder: Path, name: str, repeats: Sequence[int], framework: Fra
         shutil.copy(again / run.name / RECORD_NAME, run)
 
 
+def fewer_asked_than_made_again(folder: Path) -> None:
+    launch_again(folder, "attempt1", ALL)
+    ask_for(folder, repeats=3)
+
+
 def looked_at(folder: Path) -> None:
     note_look(folder, 3, 6, by_hand=True, adaptive=False)
 
@@ -86,6 +91,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str, str, float, str]] = {
     "both arms again": (
         lambda study: launch_again(study, "attempt1", ALL), "no", FASTER, 0.05, "6 of Horovod",
     ),
+    "both again, and fewer asked": (fewer_asked_than_made_again, "no", FASTER, 0.025, "6 of Horovod"),
     "a look that is noted": (looked_at, "yes", FASTER, 0.025, "all 12 runs"),
     "a look whose note is gone": (history_removed, "yes", FASTER, 0.025, "all 12 runs"),
     "repeats that nothing tells of": (

@@ -96,14 +96,14 @@ def _chosen(names: tuple[str, str], arms: list[pd.DataFrame]) -> str:
                 f"repeats {repeats} of {name} left nothing, and later ones are read: submit the study again"
             )
     quiet = [int(arm["quiet_replaced"].sum()) for arm in arms]
-    again = [int((arm["replaced"] > 0).sum()) for arm in arms]
-    once = [int((arm["fate"] == IS_READ).sum()) - number for arm, number in zip(arms, again, strict=True)]
-    if not any(again):
+    read = [arm.loc[arm["fate"].isin([IS_READ, NOT_ASKED]), "replaced"] for arm in arms]
+    again_or_once = [[(replaced > 0).sum(), (replaced == 0).sum()] for replaced in read]
+    if not any(again for again, _ in again_or_once):
         return ""
     # Only now: few studies need it, and it takes long to import.
     from scipy import stats  # type: ignore[import-untyped]
 
-    if quiet[0] == quiet[1] and stats.fisher_exact([again, once]).pvalue >= FIXED_SIGNIFICANCE:
+    if quiet[0] == quiet[1] and stats.fisher_exact(again_or_once).pvalue >= FIXED_SIGNIFICANCE:
         return ""
     both = [
         f"{arm['replaced'].sum()} launches of {name} ({number} of them not disturbed)"
