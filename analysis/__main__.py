@@ -32,6 +32,7 @@ from pathlib import Path
 
 from analysis import predict_command
 from analysis.compare import command as compare_command
+from analysis.named import named_folder
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.validation import positive
@@ -85,7 +86,9 @@ def column_name(text: str) -> tuple[str, str]:
 def command_line() -> CommandLine:
     parser = CommandLine("python -m analysis", __doc__)
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("study", nargs="?", type=Path, metavar="logs/STUDY", help="folder of a study's runs")
+    source.add_argument(
+        "study", nargs="?", type=named_folder, metavar="STUDY", help="name or folder of a study"
+    )
     source.add_argument("--reference", type=Path, metavar="FOLDER", help="folder of logs in the older layout")
     source.add_argument(
         "--csv", metavar="FILE", help="table of workers and seconds or throughput; - for stdin"

@@ -15,6 +15,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from analysis.named import named_folder
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import EXIT_OK, UserError
 from unet_scaling.study.validation import counts
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command_line() -> CommandLine:
     """Return the parser of this program."""
     parser = CommandLine("python -m analysis predict", __doc__)
-    parser.add_argument("study", type=Path, metavar="logs/STUDY", help="folder of a study's runs")
+    parser.add_argument("study", type=named_folder, metavar="STUDY", help="name or folder of a study")
     asked = "worker counts to predict, such as 8,14; none of them may be measured yet"
     parser.add_argument(
         "--for", dest="workers", required=True, type=counts_to_predict, metavar="N,N,...", help=asked

@@ -55,8 +55,8 @@ class Submitter:
     probe: ProbedSpeed | None = None
     budget_node_hours: float | None = None
 
-    def dry_run(self) -> None:
-        """Print every script, what could not be verified, and the estimate; write nothing, queue nothing."""
+    def dry_run(self, *, verbose: bool = False) -> None:
+        """Print the first script, or all, what could not be verified, and the estimate; write nothing."""
         configs = in_launch_order(self.folder.study)
         self.folder.require_same(configs)
         for config in configs:
@@ -65,8 +65,11 @@ class Submitter:
             job_folder = self.folder.path / "allocation-1"
             self._show(job_folder, self._allocation_script(configs, job_folder, DRY_RUN_TOKEN))
         else:
-            for config in configs:
+            shown = configs if verbose else configs[:1]
+            for config in shown:
                 self._show(self.folder.run_folder(config), self._job_script(config, DRY_RUN_TOKEN))
+            if shown != configs:
+                self._print(f"and {len(configs) - len(shown)} more scripts: --verbose prints all")
         for sentence in unverified_inputs(configs):
             self._print(f"not verified: {sentence}")
         self._require_affordable(configs, configs)

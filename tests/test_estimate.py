@@ -129,7 +129,7 @@ def test_a_dry_run_needs_no_images_and_says_what_it_could_not_verify(
 ) -> None:
     (tmp_path / "data" / "manifest.json").unlink()
     assert len(unverified_inputs(study.configs())) == 1
-    submitter(tmp_path / "logs", study, Console(width=400)).dry_run()
+    submitter(tmp_path / "logs", study, Console(width=400)).dry_run(verbose=True)
     printed = capsys.readouterr().out
     assert printed.count("#SBATCH --job-name") == 4
     assert "not verified: " in printed

@@ -16,6 +16,7 @@ each with an interval that holds for all of them together. Writes to the output 
 from collections.abc import Sequence
 from pathlib import Path
 
+from analysis.named import named_folder
 from unet_scaling.study.command_line import CommandLine
 
 
@@ -31,8 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command_line() -> CommandLine:
     """Return the parser of this program."""
     parser = CommandLine("python -m analysis compare", __doc__)
-    parser.add_argument("a", type=Path, metavar="A", help="folder of the study before the change")
-    parser.add_argument("b", type=Path, metavar="B", help="folder of the study after it")
+    parser.add_argument("a", type=named_folder, metavar="A", help="name or folder before the change")
+    parser.add_argument("b", type=named_folder, metavar="B", help="name or folder after it")
     parser.add_argument(
         "--output", type=Path, metavar="FOLDER", help="where the files go; default: compare/ in B"
     )

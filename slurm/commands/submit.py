@@ -43,6 +43,7 @@ def command_line() -> CommandLine:
     parser.add_argument("--cluster", type=Path, metavar="CLUSTER.toml", required=True, help=where)
     add_launch(parser)
     add_queue(parser)
+    parser.add_argument("--verbose", action="store_true", help="with --dry-run: print every script")
     return parser
 
 
@@ -68,7 +69,7 @@ def submit_to_slurm(arguments: argparse.Namespace) -> None:
         budget_node_hours=arguments.budget,
     )
     if arguments.dry_run:
-        submitter.dry_run()
+        submitter.dry_run(verbose=arguments.verbose)
     elif arguments.wait:
         submit_and_wait(submitter)
     else:
