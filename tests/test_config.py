@@ -74,7 +74,7 @@ def test_is_the_product_of_its_axes_with_a_seed_for_each_repeat(study: Path) -> 
         ({"name": "a/b"}, "name: found 'a/b'; allowed: a text of letters, digits and"),
         ({"workers": [1, 2, 1]}, "names a value twice"),
         ({"training.batch_per_worker": [4, 4]}, "names a value twice"),
-        ({"frameworks": ["deepspeed"]}, "'pytorch_native', 'horovod', 'lightning' or 'accelerate'"),
+        ({"frameworks": ["ddp"]}, r"'pytorch_native' \(DDP\), 'horovod', 'lightning' or 'accelerate'"),
         ({"name": "../up"}, "name"),
         ({"name": "two\nlines"}, "name"),
     ],

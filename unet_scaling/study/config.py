@@ -51,12 +51,12 @@ FRAMEWORKS: tuple[Framework, ...] = ("pytorch_native", "horovod")
 # They wrap DDP, and are installed where asked for.
 WRAPPERS: tuple[Framework, ...] = ("lightning", "accelerate")
 ALL_FRAMEWORKS = FRAMEWORKS + WRAPPERS
+FRAMEWORK_WORDS = "'pytorch_native' (DDP), 'horovod', 'lightning' or 'accelerate'"
 # The options of a task of its own, a table within a table.
 TASK_OPTIONS = "task.options"
 NO_TASK = vars(TaskOptions())
 # Where logs/ is, and relative paths of study files begin: the clone, or else where the command is called.
 PROJECT = CODE_FOLDER if IS_CLONE else Path.cwd()
-# Holds the training program of each framework.
 PROGRAMS_FOLDER = CODE_FOLDER if IS_CLONE else CODE_FOLDER / "unet_scaling" / "programs"
 # After the worker's own time-out (group/watchdog.py), which names the option, come those of the frameworks.
 FALLBACK_SECONDS = 30
@@ -247,7 +247,7 @@ class StudyConfig(StrictModel):
         description="of the study and its folder below logs/; default: the file's name",
         examples=["sweep"],
     )
-    frameworks: Distinct[Framework] = Field(
+    frameworks: Distinct[Annotated[Framework, Allowed(FRAMEWORK_WORDS)]] = Field(
         list(FRAMEWORKS),
         description="compared; lightning (Fabric) and accelerate: environment/install.sh --with",
         examples=[["horovod"]],
