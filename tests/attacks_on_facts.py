@@ -8,12 +8,7 @@ from typing import Any
 
 from tests import honest
 from tests.attacks import MORE, Attack, Do, both, every, horovod, native
-from tests.honest import (
-    START,
-    Lines,
-    counted,
-    evaluation,
-)
+from tests.honest import START, Lines, counted, evaluation
 from tests.own_task_records import as_own_task
 from tests.records import digest
 from tests.tampering import (

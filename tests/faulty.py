@@ -182,6 +182,7 @@ FAULTS: dict[str, Callable[..., None]] = {
     "infinity": spoil(float("inf")),
     "full disk": fill_the_disk,
     "file size": limit_file_size,
+    "record size": lambda *_: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY)),
     "flip a file": flip_a_file,
     "slow removal": slow_the_removal,
     "slow, then stuck decoding": slow_then_stuck_decoding,

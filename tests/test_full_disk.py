@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import SECONDS_FULL_VARIABLE, STEPS, Fault, attempt, checkpoints, fault_point, steps_done
+from unet_scaling.study.record import RECORD_NAME
 
 pytestmark = pytest.mark.slow
 EVERY_STEP = 1e-6  # minutes between checkpoints
@@ -44,3 +45,12 @@ def test_a_checkpoint_that_may_not_be_written_ends_the_run_with_the_reason(
     assert "Traceback" not in failed.output
     assert not failed.record.damaged
     assert checkpoints(run) == [f"checkpoint-00000-000000{step}.pt" for step in (3, 4)]
+
+
+def test_a_record_that_may_not_be_written_ends_the_run_with_the_reason(images: Path, tmp_path: Path) -> None:
+    point = fault_point(images, "pytorch_native", workers=1)
+    failed = attempt(tmp_path / "run", point, Fault("record size", 5, worker=0))
+    assert failed.state.state == "failed"
+    assert f"{RECORD_NAME} cannot be written" in failed.output
+    assert "Traceback" not in failed.output
+    assert not failed.record.damaged
