@@ -119,10 +119,6 @@ PAIRS = {
         PLAIN, side(112.0, spread=OTHER_SPREAD), {"outcome": FASTER, "launches_a": 5, "launches_b": 5}, {},
         ("B (b) is 12 % faster than A", "94 % interval, 5 and 5 launches"),
     ),
-    "folder": (
-        PLAIN, side(options={"data": {"folder": "/scratch/nuclei"}}), {"outcome": NO_DIFFERENCE},
-        {"data.folder": ("/data/nuclei", "/scratch/nuclei")}, (),
-    ),
     "commit": (
         PLAIN, side(commit="f" * 40), {}, {"commit": ("0123456789abcdef0123456789abcdef01234567", "f" * 40)},
         (),
@@ -153,10 +149,6 @@ PAIRS = {
         {}, ("5 launches of it stand in both studies",),
     ),
     "at the same time": (PLAIN, at_the_same_time, {"outcome": WITHHELD}, None, ("on core 0 of host node1",)),
-    "B at once": (
-        PLAIN, side(150.0, started_utc=f"{START:%Y-%m-%dT%H:%M:%SZ}"), {"outcome": WITHHELD}, None,
-        ("B pytorch",),
-    ),
     "seeds": (
         PLAIN, other_seeds, {"iou_outcome": "B higher", "seeds_paired": 0, "iou_remarks": "seeds not paired"},
         None, (),
