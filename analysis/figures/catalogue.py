@@ -16,7 +16,7 @@ from analysis.restriction import restriction_words, with_restriction
 from analysis.score import Score
 from analysis.stats import FEWEST_REPEATS, coverage
 from analysis.study import COMPARED, ENDS, NAMES, POINT, SECONDS_PER_HOUR, bounded
-from analysis.text import Row, capitalised, chart_number, chart_percent, count, repeats_text, series_name
+from analysis.text import Row, capitalised, chart_number, chart_percent, count, series_name
 from unet_scaling.study.texts import score_title
 
 # More rows are nobody's first look; all are in comparison.csv, or compare.csv.
@@ -51,50 +51,36 @@ MAP_PARTS = {
 }  # fmt: skip
 ORDERS = {"own": "in the map's order", "random": "in random order"}
 ZERO_SENTENCE = "Axes start at zero or are logarithmic."
-NO_MAPS = "no run has made saliency maps from beginning to end"
 
 Charts = Callable[[Inputs], Sequence[Chart]]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure. Its caption, its alternative text and why it is missing follow from its charts.
+    """One figure. Its caption and its alternative text follow from its charts.
 
     section  anchor of the report's section where it stands, unless it is on the first screen
-    title    its name in sentences, without an article; may name the score as {score}
-    empty    why it cannot be drawn, without a full stop; may name the score as {an_iou}
     charts   what it shows of the inputs; charts have the same groups of series, side by side
     bars     whether the caption says that its bars are intervals over the runs
-    of       what it is drawn from; `says_runs`: whether the caption begins with the number of runs
+    of       what it is drawn from; `says_undrawn`: whether the caption tells of options that are not drawn
     """
 
     section: str
-    title: str
-    empty: str
     charts: Charts
     bars: bool = False
     of: Callable[[Inputs], Inputs] = replace
-    says_runs: bool = True
+    says_undrawn: bool = True
 
     def known(self, inputs: Inputs) -> list[Chart]:
         """Return its charts that have anything to show; those of each group of series stand side by side."""
         return [chart for chart in self.charts(self.of(inputs)) if chart.is_known]
 
     def caption(self, inputs: Inputs, charts: Sequence[Chart]) -> str:
-        """Return the number of runs, what the marks are, and what is left out; first what restricts them."""
+        """Return what the marks are, and what is not drawn; first what restricts the runs."""
+        shown = self.of(inputs)
         sentences = [sentence for chart in charts for sentence in chart.sentences]
-        if self.says_runs:
-            shown = self.of(inputs)
-            runs, lost = shown.study.runs["framework"].value_counts(), len(shown.study.left_out)
-            arms = ", ".join(f"{runs[arm]} {name}" for arm, name in shown.study.names.items() if arm in runs)
-            per_point = repeats_text(shown.points["repeats"])
-            sentences.insert(0, f"{count(int(runs.sum()), 'run')} ({arms}), {per_point} per point.")
-            sentences += [bars_sentence(shown.points["repeats"], "runs")] * self.bars
-            were = "was" if lost == 1 else "were"
-            sentences += [
-                shown.undrawn,
-                f"{count(lost, 'run')} {were} left out; the report says why." * bool(lost),
-            ]
+        sentences += [bars_sentence(shown.points["repeats"], "runs")] * self.bars
+        sentences += [shown.undrawn] * self.says_undrawn
         caption = " ".join(filter(None, dict.fromkeys(sentences)))
         return with_restriction(inputs.study.kind, restriction_words(inputs.study), caption)
 
@@ -110,17 +96,17 @@ def bars_sentence(repeats: "pd.Series[int]", of: str) -> str:
 FIGURES: dict[str, Figure] = {}
 
 
-def figure(name: str, section: str, title: str, empty: str, **others: object) -> Callable[[Charts], Charts]:
+def figure(name: str, section: str, **others: object) -> Callable[[Charts], Charts]:
     """Enter the figure with these fields and the charts that the function returns; its files have `name`."""
 
     def enter(charts: Charts) -> Charts:
-        FIGURES[name] = Figure(section, title, empty, charts, **others)  # type: ignore[arg-type]
+        FIGURES[name] = Figure(section, charts, **others)  # type: ignore[arg-type]
         return charts
 
     return enter
 
 
-@figure("scaling", "points", "scaling", "no run has a speed or {an_iou}", bars=True)
+@figure("scaling", "points", bars=True)
 def _scaling(inputs: Inputs) -> list[Chart]:
     """Return the speed-up, or the throughput where none is known beyond 1 worker, and the score."""
     points, study = inputs.points, inputs.study
@@ -140,7 +126,7 @@ def _scaling(inputs: Inputs) -> list[Chart]:
     return [speed, iou]
 
 
-@figure("ratio", "against", "ratio of throughputs", "the frameworks have no ratio of throughputs in common")
+@figure("ratio", "against")
 def _ratio(inputs: Inputs) -> list[Chart]:
     """Return the ratio of throughputs of native DDP and Horovod, and their scores less those on 1 worker."""
     study, margin, score = inputs.study, inputs.study.criteria.iou_margin, inputs.study.score
@@ -221,9 +207,7 @@ def study_forests(points: pd.DataFrame, score: Score) -> list[Chart]:
     return [titled(chart, partial(point, chart)) for chart in charts if chart.is_known]
 
 
-@figure(
-    "budget", "budget", "overhead budget", "no point of several workers has one; the notes say why", bars=True
-)
+@figure("budget", "budget", bars=True)
 def _budget(inputs: Inputs) -> list[Chart]:
     """Return the share of the workers' time that each part takes."""
     chart = Stack(
@@ -235,10 +219,7 @@ def _budget(inputs: Inputs) -> list[Chart]:
     return [chart]
 
 
-@figure(
-    "difference", "budget", "difference of the frameworks in parts",
-    "no point of both frameworks has a budget", bars=True,
-)  # fmt: skip
+@figure("difference", "budget", bars=True)
 def _difference(inputs: Inputs) -> list[Chart]:
     """Return each part's difference in time per sample; a panel for each pair of series."""
     rows = inputs.overhead.differences
@@ -255,10 +236,7 @@ def _difference(inputs: Inputs) -> list[Chart]:
     return [chart]
 
 
-@figure(
-    "wire", "budget", "wire of a step", "no run on several workers recorded its network and its wire",
-    bars=True,
-)  # fmt: skip
+@figure("wire", "budget", bars=True)
 def _wire(inputs: Inputs) -> list[Chart]:
     """Return milliseconds of wire in a step, and one message of all gradients."""
     rows = inputs.overhead.network
@@ -273,10 +251,7 @@ def _wire(inputs: Inputs) -> list[Chart]:
     return [chart]
 
 
-@figure(
-    "quality", "played", "{score} of played and real runs",
-    "no run with {an_iou} is played: training.plays trains as more workers than there are", says_runs=False,
-)  # fmt: skip
+@figure("quality", "played", says_undrawn=False)
 def _quality(inputs: Inputs) -> list[Chart]:
     """Return the score over the workers of each set of options with played runs, the best ones first."""
     played, study, margin = inputs.played, inputs.study, inputs.study.criteria.iou_margin
@@ -312,7 +287,7 @@ def _quality(inputs: Inputs) -> list[Chart]:
     return [chart]
 
 
-@figure("loss", "loss", "training loss", "no run has a known loss")
+@figure("loss", "loss")
 def _loss(inputs: Inputs) -> list[Chart]:
     """Return the loss at every epoch against epochs and against seconds of training, the warm-up included."""
     table = inputs.study.epochs.merge(runs_with_curve(inputs), on="run").sort_values(["number", "epoch"])
@@ -332,7 +307,7 @@ def _loss(inputs: Inputs) -> list[Chart]:
     ]
 
 
-@figure("cost", "cost", "cost", "no run has a known training time", bars=True)
+@figure("cost", "cost", bars=True)
 def _cost(inputs: Inputs) -> list[Chart]:
     """Return time against worker-hours, of what the Pareto set of each set of options is of."""
     if inputs.cost["training_seconds"].isna().all():
@@ -361,10 +336,7 @@ def _time_and_cost(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-@figure(
-    "time_to_iou", "cost", "{score} against training time",
-    "no run was evaluated during training (training.evaluate_every)",
-)  # fmt: skip
+@figure("time_to_iou", "cost")
 def _time_to_iou(inputs: Inputs) -> list[Chart]:
     """Return the score over training time, with its target, where runs were evaluated during training."""
     score, targets = inputs.study.score, inputs.cost["target_iou"].unique()
@@ -412,7 +384,7 @@ def curve(inputs: Inputs, table: pd.DataFrame, y: str, x: str, **others: str) ->
     )  # fmt: skip
 
 
-@figure("startup", "cost", "start-up", "no run recorded its start-up, which records have from format 3 on")
+@figure("startup", "cost")
 def _startup(inputs: Inputs) -> list[Chart]:
     """Return the mean seconds of each part of the start-up; the total from the fastest to the slowest run."""
     parts = inputs.study.startups.groupby("run", observed=True)[[*STARTUP_PARTS]].mean()
@@ -429,7 +401,7 @@ def _startup(inputs: Inputs) -> list[Chart]:
     return [chart]
 
 
-@figure("prediction", "prediction", "prediction", "a prediction needs at least 3 worker counts, 1 among them")
+@figure("prediction", "prediction")
 def _prediction(inputs: Inputs) -> list[Chart]:
     """Return measured medians, predictions of larger counts from smaller, and what is expected beyond."""
     table, unit, points = inputs.predictions, inputs.study.unit, inputs.points
@@ -484,7 +456,7 @@ def maps_as_runs(inputs: Inputs) -> Inputs:
     return replace(inputs, study=inputs.saliency.maps, points=points)
 
 
-@figure("saliency_speed", "saliency", "maps per second", NO_MAPS, bars=True, of=maps_as_runs)
+@figure("saliency_speed", "saliency", bars=True, of=maps_as_runs)
 def _saliency_speed(inputs: Inputs) -> list[Chart]:
     """Return saliency maps per second, and the efficiency of making them."""
     if inputs.points.empty:
@@ -499,7 +471,7 @@ def _saliency_speed(inputs: Inputs) -> list[Chart]:
     return [speed, efficiency]
 
 
-@figure("saliency_budget", "saliency", "time for a saliency map", NO_MAPS, bars=True, of=maps_as_runs)
+@figure("saliency_budget", "saliency", bars=True, of=maps_as_runs)
 def _saliency_budget(inputs: Inputs) -> list[Chart]:
     """Return the seconds of all workers for one map, in parts."""
     chart = Stack(
@@ -511,10 +483,7 @@ def _saliency_budget(inputs: Inputs) -> list[Chart]:
     return [chart]
 
 
-@figure(
-    "saliency_curves", "saliency", "deletion and insertion curves",
-    "no run has curves (saliency.curve_steps)", says_runs=False,
-)  # fmt: skip
+@figure("saliency_curves", "saliency", says_undrawn=False)
 def _saliency_curves(inputs: Inputs) -> list[Chart]:
     """Return the curves of the first sets of options whose curves are not the numbers of another set."""
     table = inputs.saliency.curves if inputs.saliency else pd.DataFrame()

@@ -74,7 +74,8 @@ def _measured(report: Report) -> str:
     for label, part in (("played", study.played), ("saliency maps only", study.maps_only)):
         if part is not None and len(part.runs):
             parts.append(f"{label}: {_runs_line(part, part.runs.groupby(POINT).size())}")
-    return "; ".join(parts)
+    lost = len(study.all_left_out)
+    return "; ".join([*parts, f"{count(lost, 'run')} left out"] if lost else parts)
 
 
 def _runs_line(study: Study, repeats: "pd.Series[int]") -> str:
