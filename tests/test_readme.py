@@ -136,8 +136,8 @@ def test_the_tutorial_shows_the_same_answer_as_the_readme() -> None:
 def test_an_example_report_holds_the_answer_of_its_records() -> None:
     report = make_report(load_study(evidence("published_gap_controller")))
     page = (EXAMPLES / "published_gap_controller.html").read_text()
-    assert report.answers
-    assert all(answer.headline in page for answer in report.answers), "run make examples"
+    parts = [part for answer in report.answers for part in answer.headline.split("; ", 1)]
+    assert parts and all(part in page for part in parts), "run make examples"
 
 
 def test_shows_the_twins_as_they_are() -> None:

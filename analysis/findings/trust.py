@@ -22,6 +22,7 @@ LIGHTS: Sequence[Light] = ("good", "caution", "bad")
 MOST_QUALIFIERS = 2
 # One epoch says nothing of how others would have been.
 FEWEST_TIMED_EPOCHS = 2
+UNMET = {NO: "not met", NOT_KNOWN: "not known"}
 # Said with every claim of logs that do not say where they come from.
 NO_PROVENANCE = "no provenance"
 
@@ -39,15 +40,17 @@ class Tile:
 
 @dataclass(frozen=True)
 class Reason:
-    """A light and why; `short`: for a sentence that claims something, empty where nothing speaks against it.
+    """A light and why; `short`: what a sentence that claims something has to say of it, or nothing.
 
-    One that is `minor` stands beside the value only where no other weighs as much.
+    One that is `minor` stands beside the value only where no other weighs as much. A claim that names what a
+    reason is `about` says it itself.
     """
 
     light: Light
     text: str
     short: str = ""
     minor: bool = False
+    about: str = ""
 
     @property
     def weight(self) -> int:
@@ -65,8 +68,8 @@ class Trust:
         """Return how far the numbers of these options may be trusted."""
         own = self._checks_of(options)
         marks = [check.mark for check in own]
-        unknown = f", {marks.count(NOT_KNOWN)} not known" if NOT_KNOWN in marks else ""
-        value = f"{marks.count(YES)} of {count(len(marks), 'check')} met{unknown}"
+        rest = [f"{marks.count(mark)} {words}" for mark, words in UNMET.items() if mark in marks]
+        value = ", ".join((f"{marks.count(YES)} of {count(len(marks), 'check')} met", *rest))
         reasons = list(self._reasons(own, options))
         if not self.study.provenance_known:
             detail = "nothing says which code, machine and data these numbers are of"
@@ -86,9 +89,11 @@ class Trust:
             return claim if NO_PROVENANCE in claim else f"{claim}; caution: {NO_PROVENANCE}"
         reasons = self._reasons(self._checks_of(options, pair), options)
         worst_first = sorted(reasons, key=lambda reason: (-reason.weight, reason.minor))
-        shorts = dict.fromkeys(reason.short for reason in worst_first if reason.short)
-        new = [short for short in shorts if short.partition(":")[0] not in claim]
-        return f"{claim}; caution: {', '.join(new[:MOST_QUALIFIERS])}" if new else claim
+        new = {each.short: each.light for each in worst_first if (each.about or each.short) not in claim}
+        said = list(new.items())[:MOST_QUALIFIERS]
+        warnings = ", ".join(short for short, light in said if light != "good")
+        remarks = [short for short, light in said if light == "good"]
+        return "; ".join((claim, *[f"caution: {warnings}"] * bool(warnings), *remarks))
 
     def _checks_of(self, options: str, pair: PointPair | None = None) -> list[Check]:
         """Return the checks that say something of these options; one that names no points says it of all."""
@@ -124,9 +129,11 @@ class Trust:
 
 
 def _unmet(check: Check) -> Reason:
-    short = f"{check.title}: {'known of one framework only' if check.one_sided else check.mark}"
+    lacks = "known of one framework only" if check.one_sided else UNMET[check.mark]
+    short = f'check "{check.title}" {lacks}'
     text = f"{check.title}: {check.mark}: {check.fact}"
-    return Reason("bad" if check.withholds else "caution", text, short)
+    about = "quiet" if check.check == QUIET else check.title
+    return Reason("bad" if check.withholds else "caution", text, short, about=about)
 
 
 def _incomplete(study: Study, options: str) -> Iterator[Reason]:
