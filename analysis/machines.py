@@ -250,7 +250,7 @@ def check_first(subject: Checked) -> Check:
     # By the two-sided sign test.
     if 2 * special.bdtrc(most - 1, len(in_turn), 0.5) < CHANCE_OF_ORDER_SHARE:
         ordered = f"{who} came first in {most} of {pairs} of runs of one repeat"
-        return no(f"{ordered}: what the first of two leaves to the second would look like a difference")
+        return no(f"{ordered}: that alone may make a difference")
     return yes(f"{name} came first in {first} of {pairs}")
 
 

@@ -202,7 +202,7 @@ def _next_steps(advice: Recommendation, checks: Sequence[Check], context: dict[s
     undecided = [point for point in points.larger if point.standing == "undecided"]
     bounded = {point.criterion for point in undecided if not math.isnan(point.row["difference"])}
     would_decide = advice.workers is None and bounded & {"efficiency", "iou"}
-    return lines(
+    steps = lines(
         "next",
         command=submit_command(study) if study.provenance_known else "",
         unmet=dict.fromkeys(check.check for check in checks if check.mark == NO),
@@ -214,6 +214,7 @@ def _next_steps(advice: Recommendation, checks: Sequence[Check], context: dict[s
         LEARN_FIRST=LEARN_FIRST,
         **context,
     )
+    return list(dict.fromkeys(steps))
 
 
 def as_restricted(answers: Sequence[Answer], study: Study) -> list[Answer]:
