@@ -241,9 +241,9 @@ def _line(
 
 
 def _unit(title: str) -> str:
-    """Return the unit of a column: what stands in brackets, or else its whole title."""
+    """Return the unit of a column: a quotient in brackets, or else its whole title."""
     in_brackets = BRACKETS.search(title)
-    return escape_unprintable(in_brackets[1] if in_brackets else title)
+    return escape_unprintable(in_brackets[1] if in_brackets and "/" in in_brackets[1] else title)
 
 
 def _run(line: TableLine, number: int, repeat: int) -> Run:

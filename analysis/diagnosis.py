@@ -31,7 +31,7 @@ from analysis.contrast import NO_DIFFERENCE
 from analysis.facts import is_sharing, share_cores
 from analysis.findings.decide import Recommendation, compared_framework, slower_framework
 from analysis.stats import CONFIDENCE, SHARE, bounds, launches_of, timed
-from analysis.study import COMPARED, ENDS, NAN, POINT, SERIES, Study
+from analysis.study import COMPARED, ENDS, NAN, POINT, SERIES, Study, bounded
 from analysis.words import lines
 from unet_scaling.study.config import Framework
 from unet_scaling.study.disturbance import DISTURBED_SHARE
@@ -67,6 +67,9 @@ FAR_ABOVE_FLOOR = 2.0
 NEGOTIATION_ALONE = 0.01
 # Of worker time. A wire near its floor is a property of the network: named only where it costs a tenth.
 LITTLE_WORK = 0.10
+
+# Relative. Who is slower by less has no reason to look for a cause.
+LEAST_SLOWER = 0.01
 
 Numbers = Mapping[str, float]
 # What is at stake, with its interval.
@@ -249,12 +252,17 @@ def slower_arm(advice: Recommendation, diagnoses: Sequence[Diagnosis]) -> str:
     """Return which framework is slower with the most workers, why, and what cures it; empty where none is."""
     compared = advice.candidates.compared
     rows = [(slower, row) for row in compared if (slower := slower_framework(row))]
+    rows = [(slower, row) for slower, row in rows if abs(math.log(row["ratio"])) >= LEAST_SLOWER]
     if not rows:
         return ""
     slower, row = max(rows, key=lambda found: abs(math.log(found[1]["ratio"])))
     is_native = slower == COMPARED[0]
     faster = compared_framework(row) if is_native else COMPARED[0]
-    own = "native_knobs" if is_native else "horovod_knobs"
+    own, others = "native_knobs", "horovod_knobs"
+    if not is_native:
+        own, others = others, own
+    alike = [each for each in compared if each[others] == row[others] and slower_framework(each) != slower]
+    ratios = [row[name] if is_native else 1 / row[name] for name in bounded("ratio")]
     point = (advice.options, slower, row[own], row["workers"])
     found = (each for each in diagnoses if (each.options, each.framework, each.knobs, each.workers) == point)
     names = advice.candidates.study.names
@@ -262,10 +270,12 @@ def slower_arm(advice: Recommendation, diagnoses: Sequence[Diagnosis]) -> str:
         "slower",
         row=row,
         slower=names[slower] + (f" ({row[own]})" if row[own] else ""),
-        faster=names[faster],
-        share=row["ratio"] if is_native else 1 / row["ratio"],
+        faster=names[faster] + (f" ({row[others]})" if row[others] else ""),
+        share=ratios[0],
+        ends=[100 * end for end in sorted(ratios[1:])],
         cause=next((each for each in found if each.rule != "machine busy"), None),
-        cures=[each[own] for each in compared if each["outcome"] == NO_DIFFERENCE and each[own]],
+        cures=[each[own] for each in alike if each["outcome"] == NO_DIFFERENCE and each[own]],
+        better=[each[own] for each in alike if slower_framework(each) and each[own]],
     )
     return line
 

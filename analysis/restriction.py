@@ -2,7 +2,6 @@
 
 from analysis.study import NOT_PROVEN_EQUAL, Study, StudyKind
 from analysis.text import capitalised, first_of
-from unet_scaling.study.record_lines import Header
 
 # More names of scripts would hide the sentence.
 _MOST_NAMED = 3
@@ -35,15 +34,15 @@ def restriction_notes(study: Study) -> list[str]:
             "model, data, batches, learning rate and score are not recorded: no framework is called faster, "
             "and nothing recommended"
         ]
-    profiles = {header.compute.sha256: header.compute for header in _emulated(study) if header.compute}
+    emulated = [header for header in study.headers.values() if header.is_emulated]
+    profiles = {header.compute.sha256: header.compute for header in emulated if header.compute}
+    slowed = {
+        f"k = {header.dilation or 1:g}, link {header.link_rate or 'not limited'}" for header in emulated
+    }
     return [
         f"emulated: the workers waited instead of computing, by the profile {profile.name} "
         f"(SHA-256 {profile.sha256[:16]}) of {profile.device}, "
         + (f"an assumption: {profile.assumption}" if profile.assumption else "measured")
-        + "; only communication, launcher and scheduler are real"
+        + f"; only communication ({'; '.join(sorted(slowed))}), launcher and scheduler are real"
         for profile in profiles.values()
     ]
-
-
-def _emulated(study: Study) -> list[Header]:
-    return [header for header in study.headers.values() if header.is_emulated]

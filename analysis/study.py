@@ -184,7 +184,7 @@ class StudyKind:
 
 MEASURED = StudyKind()
 # Of somebody's table that has no score.
-SPEEDS = StudyKind(unlearned="the table has no score", unknown=NOT_RECORDED)
+SPEEDS = StudyKind(unlearned="neither a score nor the time of a training is told", unknown=NOT_RECORDED)
 # The workers waited instead of computing; only their communication was real.
 EMULATED = StudyKind(
     restricted="emulated",

@@ -20,10 +20,9 @@ from analysis.findings.decide import (
     slower_framework,
 )
 from analysis.findings.precision import more_repeats, repeats_for_intervals, submit_command
-from analysis.findings.trust import Light, Tile, Trust
+from analysis.findings.trust import Light, Tile, Trust, incomplete
 from analysis.options import is_knob
 from analysis.pairs import NO, Check
-from analysis.points import CLOCK
 from analysis.restriction import after, restriction_words
 from analysis.study import NOT_PROVEN_EQUAL, Study
 from analysis.text import Row, capitalised, count
@@ -102,7 +101,7 @@ def _answer(advice: Recommendation, trust: Trust, cause: object, slower: str) ->
 
 
 def _tile(name: str, title: str, point: Candidate, light: Light, context: dict[str, object]) -> Tile:
-    value, detail, *reasons = lines("tiles", tile=name, point=point, CLOCK=CLOCK, **context)
+    value, detail, *reasons = lines("tiles", tile=name, point=point, **context)
     return Tile(title, value, detail, light, tuple(reasons))
 
 
@@ -207,6 +206,7 @@ def _next_steps(advice: Recommendation, checks: Sequence[Check], context: dict[s
         command=submit_command(study) if study.provenance_known else "",
         unmet=dict.fromkeys(check.check for check in checks if check.mark == NO),
         missing=missing,
+        incomplete=any(incomplete(study, advice.options)),
         time=more_repeats(study, missing),
         asks_for_1=_asks_for(study, "workers", 1),
         more=more_repeats(study, points.most_repeats) if would_decide and advice.kind != "stay" else "",

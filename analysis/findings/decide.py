@@ -32,7 +32,7 @@ Criterion = Literal[
     "", "diverged", "iou", "other_iou", "efficiency", "repeats", "no_baseline", "slow_baseline", "not_learned"
 ]
 # scale: train on more workers; stay: on 1; undecided: evidence is missing, or other programs disturbed it;
-# speed: of emulated runs, which are fast enough and have no IoU;
+# speed: of emulated runs, or of a table without a score, which are fast enough and have no IoU;
 # unfair: the frameworks, or 1 worker and more, were not treated alike; played: of played runs, which have an
 # IoU and no speed (analysis/played_answer.py); script: of a script, which nothing is compared with;
 # maps: of runs that tell of saliency maps only (analysis/saliency.py).

@@ -109,7 +109,7 @@ class Trust:
         quiet = [_unmet(check) for check in checks if check.check == QUIET and check.mark != YES]
         good = Reason("good", "machine quiet at these points", minor=True)
         yield max(quiet, key=lambda reason: reason.weight, default=good)
-        yield from _incomplete(self.study, options)
+        yield from incomplete(self.study, options)
         yield from _unfair(checks)
         steady = self._steadiness.loc[self._steadiness["run"].isin(runs["run"]), "steady"]
         yield _steady(steady, int(runs["epochs_used"].min()))
@@ -136,7 +136,7 @@ def _unmet(check: Check) -> Reason:
     return Reason("bad" if check.withholds else "caution", text, short, about=about)
 
 
-def _incomplete(study: Study, options: str) -> Iterator[Reason]:
+def incomplete(study: Study, options: str) -> Iterator[Reason]:
     """Yield that runs of the study are still to come: who looks before may see what would not last."""
     settled = (*get_args(Exclusion), "diverged")
     left = study.left_out

@@ -10,13 +10,7 @@ from analysis.budget import Overhead, budget_notes, budget_table, difference_tab
 from analysis.checks import disturbed_notes, fairness_checks, fairness_table
 from analysis.contrast import compare, each_against_native, of_compared_pair, withhold
 from analysis.diagnosis import Diagnosis, diagnose, main_causes, slower_arm
-from analysis.findings.answer import (
-    Answer,
-    answers_of,
-    as_restricted,
-    compared_options,
-    script_answers,
-)
+from analysis.findings.answer import Answer, answers_of, as_restricted, compared_options, script_answers
 from analysis.findings.decide import Recommendation, recommend
 from analysis.findings.precision import width_notes
 from analysis.findings.trust import Trust

@@ -19,7 +19,7 @@ from analysis.text import UNKNOWN, Row, capitalised, clean, cleaned, interval_of
 # Ten digits: more than any measurement has, and the same on every processor.
 FLOAT_FORMAT = "%.10g"
 FORMULA = re.compile(r"^\s*[=+@-](?=.*[^\d.])")
-UNITS = {"ms": 1e-3, "MB": 1e6, "GB": 1e9, "MiB": 2**20}
+UNITS = {"ms": 1e-3, "MB": 1e6, "GB": 1e9}
 _PARTS_OF_HOURS = {"s": "seconds", "min": "minutes", "h": "hours"}
 # A page of more rows is slow to open, and nobody reads them there.
 _MOST_ROWS = 200
