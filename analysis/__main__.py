@@ -32,8 +32,7 @@ from pathlib import Path
 
 from analysis import predict_command
 from analysis.compare import command as compare_command
-from analysis.named import named_folder
-from unet_scaling.study.command_line import CommandLine
+from unet_scaling.study.command_line import CommandLine, named_folder
 from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.validation import positive
 

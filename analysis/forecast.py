@@ -17,7 +17,6 @@ from analysis.beside import (
     series_sha256,
 )
 from analysis.predict import Series, StepTime, all_series
-from analysis.restriction import restriction_words
 from analysis.stats import CONFIDENCE, median_intervals, share_interval, timed
 from analysis.study import FORECAST_COLUMNS, NAN, POINT, SERIES, Names, Study, bounded
 from analysis.text import count, listed, number, number_with_interval, percent
@@ -37,8 +36,9 @@ def predict_study(folder: Path, study: Study, workers: Sequence[int]) -> Predict
     counts that a model needs.
     """
     if not study.kind.compares:
-        kind = restriction_words(study)
-        raise UserError(f"{study.name} is {kind}: nothing is predicted from it", EXIT_BAD_DATA)
+        raise UserError(
+            f"{study.name} is {study.kind.restricted}: nothing is predicted from it", EXIT_BAD_DATA
+        )
     measured = sorted({int(each) for each in study.runs["workers"]})
     held = [str(each) for each in workers if each in measured]
     if held:

@@ -15,8 +15,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.named import named_folder
-from unet_scaling.study.command_line import CommandLine
+from unet_scaling.study.command_line import CommandLine, named_folder
 from unet_scaling.study.errors import EXIT_OK, UserError
 from unet_scaling.study.validation import counts
 

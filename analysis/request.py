@@ -15,7 +15,7 @@ from analysis.arrays import Array
 from analysis.findings.decide import least_efficiency
 from analysis.predict import EDGES, SERIES_AT_ONCE, STEP_TERMS, Forecast, Series, all_series, step_matrix
 from analysis.processes import parallel_map
-from analysis.restriction import after, restriction_words
+from analysis.restriction import after
 from analysis.stats import (
     CONFIDENCE,
     FEWEST_REPEATS,
@@ -150,7 +150,7 @@ def request_sentences(study: Study, table: pd.DataFrame, plan: pd.DataFrame) -> 
     about += [(row, {"row": row}) for row in plan[plan["seconds_to_target"].notna()].to_dict("records")]
     for row, values in about:
         (text,) = lines("request", study=study, name=series_name(row, study.names), **values)
-        yield labelled(str(row["options"]), after(restriction_words(study), text))
+        yield labelled(str(row["options"]), after(study.kind.restricted, text))
     if about and (table["source"] == "measured").all():
         yield "larger counts are not predicted: that needs 3 worker counts, 1 among them"
 

@@ -7,14 +7,9 @@ from analysis.text import capitalised, first_of
 _MOST_NAMED = 3
 
 
-def restriction_words(study: Study) -> str:
-    """Return "emulated"; empty without a restriction."""
-    return study.kind.restricted
-
-
-def with_restriction(kind: StudyKind, words: str, caption: str) -> str:
+def with_restriction(kind: StudyKind, caption: str) -> str:
     """Return a caption; before one of restricted runs stand the words for what they are."""
-    return after(words, f"{kind.meaning}. {caption}") if words else caption
+    return after(kind.restricted, f"{kind.meaning}. {caption}") if kind.restricted else caption
 
 
 def after(words: str, text: str) -> str:

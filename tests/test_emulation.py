@@ -14,7 +14,6 @@ from analysis.report.assemble import make_report
 from analysis.report.exports import latex_escaped, summary_latex
 from analysis.report.files import inputs_of
 from analysis.report.markdown import summary_markdown
-from analysis.restriction import restriction_words
 from slurm.preflight import check_inputs
 from tests.records import write_run
 from tests.studies import make_point
@@ -250,7 +249,7 @@ def write_emulated(folder: Path, options: dict[str, dict[str, Any]] = COMPUTE) -
 
 def test_every_caption_answer_and_table_says_that_the_runs_are_emulated(tmp_path: Path) -> None:
     report = make_report(load_study(write_emulated(tmp_path / "study")))
-    said = restriction_words(report.study)[1:]
+    said = report.study.kind.restricted[1:]
     assert said == "mulated"
     inputs = inputs_of(report)
     charts = {name: figure.known(inputs) for name, figure in FIGURES.items() if name != "quality"}

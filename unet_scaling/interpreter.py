@@ -15,6 +15,8 @@ NEEDED = ("pydantic", "rich")
 CODE_FOLDER = Path(__file__).resolve().parent.parent
 # Else the packages were installed by pip, and there is neither .venv nor environment/install.sh beside them.
 IS_CLONE = (CODE_FOLDER / "pyproject.toml").is_file()
+# Where logs/ is, and relative paths of study files begin: the clone, or else where the command is called.
+PROJECT = CODE_FOLDER if IS_CLONE else Path.cwd()
 
 
 def require_packages() -> None:

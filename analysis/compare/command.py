@@ -16,8 +16,7 @@ each with an interval that holds for all of them together. Writes to the output 
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.named import named_folder
-from unet_scaling.study.command_line import CommandLine
+from unet_scaling.study.command_line import CommandLine, named_folder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

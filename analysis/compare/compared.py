@@ -30,7 +30,7 @@ from analysis.compare.sides import (
 )
 from analysis.contrast import NO_DIFFERENCE, NOT_ENOUGH, WITHHELD
 from analysis.iou import learning_of, seeds_of
-from analysis.restriction import after, restriction_words
+from analysis.restriction import after
 from analysis.score import Score
 from analysis.stats import (
     ANY,
@@ -316,8 +316,7 @@ class StudyComparison:
     @property
     def emulated(self) -> str:
         """Return what stands before every number of emulated studies; empty where workers computed."""
-        words = dict.fromkeys(restriction_words(side.study) for side in (self.a, self.b))
-        return "; ".join(filter(None, words))
+        return self.a.study.kind.restricted
 
     @property
     def change(self) -> SpeedChange:

@@ -24,7 +24,7 @@ from analysis.findings.trust import Light
 from analysis.report.console import MOST_CONSOLE_ROWS, empty_table, print_list, report_console
 from analysis.report.markdown import bullets, escaped, markdown_table
 from analysis.report.tables import COMPARE_LINES, Grid, as_csv, make_grid, text_column
-from analysis.restriction import restriction_words, with_restriction
+from analysis.restriction import with_restriction
 from analysis.study import NAMES
 from analysis.text import clean, count, listed, sentence
 from analysis.words import page
@@ -125,7 +125,7 @@ def forest(comparison: StudyComparison) -> list[DrawnFigure]:
     )
     charts = study_forests(points, comparison.score)
     panels = [panel for chart in charts for panel in chart.panels()]
-    caption = with_restriction(comparison.a.study.kind, comparison.emulated, caption)
+    caption = with_restriction(comparison.a.study.kind, caption)
     return [picture(panels, STEM, caption, charts[0].alternative())]
 
 
@@ -203,12 +203,12 @@ def compare_folders(first: Path, second: Path, output: Path) -> int:
 
 def _require_one_kind(a: StudySide, b: StudySide) -> None:
     """Raise UserError where only one study is emulated, one is of scripts, or their tasks differ."""
-    words = [restriction_words(side.study) or "measured" for side in (a, b)]
+    words = [side.study.kind.restricted or "measured" for side in (a, b)]
     tasks = [{task_words(header) for header in side.study.headers.values()} for side in (a, b)]
     fault = ""
     if not (a.study.kind.compares and b.study.kind.compares):
         fault = "runs of scripts are compared with no others"
-    elif a.study.kind != b.study.kind:
+    elif a.study.kind.restricted != b.study.kind.restricted:
         fault = "emulated runs are not compared with measured ones"
     elif all(tasks) and tasks[0] != tasks[1]:
         fault = "they do not train the same task"

@@ -12,7 +12,7 @@ from analysis.figures.frame import MOST_OPTIONS, Chart, Inputs, drawn_series
 from analysis.figures.kinds import OPEN_STEP_PX, CostChart, Curve, Forest, Line, Prediction, ShareCurve, Stack
 from analysis.played import kept_farthest_first, kept_ious
 from analysis.points import iou_curves
-from analysis.restriction import restriction_words, with_restriction
+from analysis.restriction import with_restriction
 from analysis.score import Score
 from analysis.stats import FEWEST_REPEATS, coverage
 from analysis.study import COMPARED, ENDS, NAMES, POINT, SECONDS_PER_HOUR, bounded
@@ -82,7 +82,7 @@ class Figure:
         sentences += [bars_sentence(shown.points["repeats"], "runs")] * self.bars
         sentences += [shown.undrawn] * self.says_undrawn
         caption = " ".join(filter(None, dict.fromkeys(sentences)))
-        return with_restriction(inputs.study.kind, restriction_words(inputs.study), caption)
+        return with_restriction(inputs.study.kind, caption)
 
 
 def bars_sentence(repeats: "pd.Series[int]", of: str) -> str:

@@ -23,7 +23,7 @@ from analysis.findings.precision import more_repeats, repeats_for_intervals, sub
 from analysis.findings.trust import Light, Tile, Trust, incomplete
 from analysis.options import is_knob
 from analysis.pairs import NO, Check
-from analysis.restriction import after, restriction_words
+from analysis.restriction import after
 from analysis.study import NOT_PROVEN_EQUAL, Study
 from analysis.text import Row, capitalised, count
 from analysis.words import device_of, lines
@@ -219,7 +219,7 @@ def _next_steps(advice: Recommendation, checks: Sequence[Check], context: dict[s
 
 def as_restricted(answers: Sequence[Answer], study: Study) -> list[Answer]:
     """Return the answers with what restricts the runs before each headline, and without what they lack."""
-    words = restriction_words(study)
+    words = study.kind.restricted
     lacking = (study.score.heading, COST_TITLE) if study.kind.unlearned else ()
     without = {title: Tile(title, study.kind.unknown, study.kind.unlearned, "unknown") for title in lacking}
     return [

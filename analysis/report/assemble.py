@@ -25,7 +25,7 @@ from analysis.points import cost_table, gpu_table, interval_notes, summarise, ta
 from analysis.predict import Extrapolation, extrapolate
 from analysis.processes import parallel_map
 from analysis.request import request_sentences, request_table
-from analysis.restriction import after, restriction_notes, restriction_words
+from analysis.restriction import after, restriction_notes
 from analysis.saliency import SaliencyFindings, maps_answer, saliency_findings
 from analysis.steady import outlier_notes, steadiness_notes
 from analysis.study import COMPARED, Study
@@ -87,7 +87,7 @@ class Report:
         if not self.study.kind.compares:
             return []
         found = [*verdicts(self.study, self.comparisons), *wrapper_verdicts(self.study, self.wrappers)]
-        words = restriction_words(self.study)
+        words = self.study.kind.restricted
         said = []
         for verdict in found:
             sentence = verdict.sentence

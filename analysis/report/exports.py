@@ -14,7 +14,7 @@ from analysis.report.assemble import Report
 from analysis.report.columns import table_of
 from analysis.report.provenance import origins
 from analysis.report.tables import Column, integer_column, number_column, point_keys, text_column
-from analysis.restriction import restriction_words, with_restriction
+from analysis.restriction import with_restriction
 from analysis.score import Score
 from analysis.study import Study
 from analysis.text import UNKNOWN, clean, repeats_text, sentence
@@ -176,7 +176,7 @@ def summary_latex(report: Report) -> str:
             f"{report.study.iou_scope}. Speed-up is over 1 worker, efficiency is speed-up / workers; in "
             "brackets: intervals over runs."
         )
-        caption = with_restriction(report.study.kind, restriction_words(report.study), medians)
+        caption = with_restriction(report.study.kind, medians)
     label = re.sub(r"[^A-Za-z0-9]+", "-", report.study.name).strip("-") or "points"
     lines = [
         r"% Needs \usepackage{booktabs}.",

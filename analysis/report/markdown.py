@@ -8,7 +8,7 @@ from analysis.report.assemble import Report
 from analysis.report.columns import table_of
 from analysis.report.exports import played_meaning, played_short_columns, speed_columns
 from analysis.report.tables import Column, number_column, point_keys
-from analysis.restriction import restriction_words, with_restriction
+from analysis.restriction import with_restriction
 from analysis.stats import coverage
 from analysis.study import POINT
 from analysis.text import Row, clean, count, labelled, percent, repeats_text, sentence
@@ -125,4 +125,4 @@ def _caption(report: Report) -> str:
         intervals = f"In brackets: {level} intervals over launches (bootstrap)."
     measured = f"Medians over {runs}, {repeats_text(repeats)} per point, warm-up left out."
     measured += " Efficiency is speed-up / workers."
-    return with_restriction(report.study.kind, restriction_words(report.study), f"{measured} {intervals}")
+    return with_restriction(report.study.kind, f"{measured} {intervals}")

@@ -12,7 +12,6 @@ from textwrap import dedent
 import pandas as pd
 
 from analysis.report.assemble import Report
-from analysis.restriction import restriction_words
 from analysis.study import COMPARED, ENDS, Study
 from analysis.text import UNKNOWN, Row, capitalised, clean, cleaned, interval_of, number, series_name, unit_of
 
@@ -288,7 +287,7 @@ class Table:
         made = self.make(report)
         rows = self.rows(report, made) if len(made) else made
         file = self.name(report)
-        restricted = restriction_words(report.study)
+        restricted = report.study.kind.restricted
         caption = capitalised(self.caption.format_map(words_of(report.study)))
         caption += f" ({restricted})" if restricted else ""
         name = f"{PurePath(file).stem}-{report.study.score.key(self.section)}"

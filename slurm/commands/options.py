@@ -9,7 +9,7 @@ from rich.console import Console
 from slurm.estimate import PROBE_SECONDS
 from slurm.preflight import require_known, require_throughput
 from slurm.study_folder import StudyFolder, logs_folder, open_study_folder
-from unet_scaling.study.command_line import CALLED, CommandLine
+from unet_scaling.study.command_line import CALLED, CommandLine, named_folder
 from unet_scaling.study.console import CleanConsole
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.study_file import STUDY_NAME, read_study
@@ -77,9 +77,8 @@ def add_submitted_study(parser: CommandLine) -> None:
 
 def submitted_study(arguments: argparse.Namespace) -> Path:
     """Return the folder of the study that `add_submitted_study` asked for; raises UserError for none."""
-    named: Path = arguments.logs / arguments.study
-    folder = next((path for path in (named, Path(arguments.study)) if path.is_dir()), None)
-    if folder is None:
+    folder = named_folder(arguments.study, arguments.logs)
+    if not folder.is_dir():
         known = sorted(path.parent.name for path in arguments.logs.glob(f"*/{STUDY_NAME}"))
         names = ", ".join(known[:MOST_STUDIES_SHOWN]) or "none"
         hint = did_you_mean(arguments.study, known) or f"studies there: {names}"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from unet_scaling.interpreter import IS_CLONE
+from unet_scaling.interpreter import IS_CLONE, PROJECT
 from unet_scaling.study.errors import exit_codes_text
 from unet_scaling.study.texts import did_you_mean
 
@@ -30,6 +30,11 @@ LAUNCH_HINT = f"{PASTED} run STUDY.toml (on Slurm: submit)"
 def check_command(folder: object) -> str:
     """Return the command that verifies a data folder and writes its manifest."""
     return f"{CALLED} data check {folder}"
+
+
+def named_folder(study: str, logs: Path = PROJECT / "logs") -> Path:
+    """Return the folder of a study that is given by its name below `logs`, or by its folder."""
+    return logs / study if (logs / study).is_dir() else Path(study)
 
 
 class CommandLine(argparse.ArgumentParser):

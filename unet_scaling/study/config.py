@@ -10,13 +10,13 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, SerializeAsAny, WithJsonSchema, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from unet_scaling.interpreter import CODE_FOLDER, IS_CLONE
+from unet_scaling.interpreter import PROJECT as PROJECT
 from unet_scaling.study.dilation import dilated, is_dilated
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.keys import Allowed
@@ -55,8 +55,6 @@ FRAMEWORK_WORDS = "'pytorch_native' (DDP), 'horovod', 'lightning' or 'accelerate
 # The options of a task of its own, a table within a table.
 TASK_OPTIONS = "task.options"
 NO_TASK = vars(TaskOptions())
-# Where logs/ is, and relative paths of study files begin: the clone, or else where the command is called.
-PROJECT = CODE_FOLDER if IS_CLONE else Path.cwd()
 PROGRAMS_FOLDER = CODE_FOLDER if IS_CLONE else CODE_FOLDER / "unet_scaling" / "programs"
 # After the worker's own time-out (group/watchdog.py), which names the option, come those of the frameworks.
 FALLBACK_SECONDS = 30
