@@ -3,18 +3,15 @@
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
 
 from slurm.after_run import is_to_be_repeated
 from slurm.estimate import KnownSeconds
-from slurm.preflight import check_inputs
+from slurm.preflight import check_inputs, require_images
 from slurm.states import judged, study_submissions
 from slurm.study_folder import StudyFolder, in_launch_order
-from unet_scaling.data.folder import read_manifest
-from unet_scaling.data.order import count_test_images, require_enough_images
 from unet_scaling.study.command_line import CALLED
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
@@ -87,24 +84,7 @@ def require_ready(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:
     """Raise UserError where Slurm may be at work on this study, or where every run would fail."""
     _require_no_jobs(folder.path)
     check_inputs(configs)
-    with_images = [config for config in configs if not config.has_own_task]
-    for _, group in groupby(sorted(with_images, key=_images_of), key=_images_of):
-        _require_images(list(group))
-
-
-def _images_of(config: RunConfig) -> tuple[str, Path]:
-    return config.data.folder, config.data.manifest_path
-
-
-def _require_images(configs: Sequence[RunConfig]) -> None:
-    """Raise UserError where the images are not as checked, or too few for one of these runs on them."""
-    folder, path = _images_of(configs[0])
-    manifest = read_manifest(path)
-    manifest.require_unchanged(Path(folder))
-    images = len(manifest.pairs)
-    for config in configs:
-        manifest.require_options(config.data)
-        require_enough_images(config, images - count_test_images(images, config.data.test_share))
+    require_images(configs)
 
 
 def prepare_ready(folder: StudyFolder, console: Console) -> list[RunConfig]:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from slurm.cluster import Cluster, geometry
 from slurm.scheduler import RejectedError, Slurm
+from unet_scaling.data.folder import read_manifest
+from unet_scaling.data.order import count_test_images, require_enough_images
 from unet_scaling.study.command_line import check_command
 from unet_scaling.study.compute_profile import profile_of
 from unet_scaling.study.config import WRAPPERS, Framework, RunConfig, StudyConfig
@@ -32,7 +34,7 @@ def check_inputs(configs: Sequence[RunConfig]) -> None:
         _require_installed(framework, FRAMEWORK_PACKAGES[framework], option)
     if any(config.is_explained for config in configs):
         _require_installed("saliency.method", SALIENCY_PACKAGE, " --with xaitk")
-    for folder, manifest in data_folders(configs):
+    for folder, manifest in _configs_by_images(configs):
         # With a manifest elsewhere, the folder itself may be there on the compute nodes only.
         if not manifest.is_file() and not Path(folder).is_dir():
             raise UserError(f"data.folder: found {folder}, which does not exist", EXIT_BAD_DATA)
@@ -44,10 +46,24 @@ def check_inputs(configs: Sequence[RunConfig]) -> None:
             profile_of(config)
 
 
-def data_folders(configs: Sequence[RunConfig]) -> list[tuple[str, Path]]:
-    """Return the folders of images that runs of the built-in task read, each with its manifest."""
-    built_in = [config.data for config in configs if not config.has_own_task]
-    return sorted({(data.folder, data.manifest_path) for data in built_in})
+def require_images(configs: Sequence[RunConfig]) -> None:
+    """Raise UserError where images are not as checked, or too few for one of these runs on them."""
+    for (folder, path), group in _configs_by_images(configs).items():
+        manifest = read_manifest(path)
+        manifest.require_unchanged(Path(folder))
+        images = len(manifest.pairs)
+        for config in group:
+            manifest.require_options(config.data)
+            require_enough_images(config, images - count_test_images(images, config.data.test_share))
+
+
+def _configs_by_images(configs: Sequence[RunConfig]) -> dict[tuple[str, Path], list[RunConfig]]:
+    """Return the runs of the built-in task by the folder of images that they read and its manifest."""
+    found: dict[tuple[str, Path], list[RunConfig]] = {}
+    for config in configs:
+        if not config.has_own_task:
+            found.setdefault((config.data.folder, config.data.manifest_path), []).append(config)
+    return found
 
 
 def unverified_inputs(configs: Sequence[RunConfig]) -> list[str]:

@@ -19,6 +19,7 @@ from unet_scaling.study.errors import EXIT_MEANINGS, UserError
 from unet_scaling.subcommands import SUBCOMMANDS, module_of, usage
 
 COMMANDS_PAGE = PROJECT / "docs" / "commands.md"
+SITE = "--cluster=slurm/clusters/two_gpu_site.toml"
 # Completes its arguments as the last word of a command line.
 COMPLETE = """
 complete_words() {
@@ -172,8 +173,7 @@ def test_the_completion_script_is_sound_in_its_shell(shell: str, tmp_path: Path)
 
 
 def test_check_verifies_a_study_its_images_and_its_cluster(study: Path) -> None:
-    cluster = str(PROJECT / "slurm" / "clusters" / "two_gpu_site.toml")
-    done = command("check", str(study), "--cluster", cluster, "--only-files")
+    done = command("check", str(study), SITE, "--only-files")
     assert done.returncode == 0, done.stderr
     assert "4 runs on 1, 2 workers; images unchanged" in done.stdout
     assert "4 jobs, at most 40.0 node-hours" in done.stdout
@@ -184,7 +184,8 @@ def test_check_verifies_a_study_its_images_and_its_cluster(study: Path) -> None:
     [
         (["--set", "training.epoch=3"], 2, "training.epoch: unknown key; did you mean epochs?"),
         (["--set", "data.folder=/nowhere"], 65, "data.folder: found /nowhere, which does not exist"),
-        (["--set", "workers=[30]", "--cluster", "slurm/clusters/two_gpu_site.toml"], 2, "max_nodes is 7"),
+        (["--set=workers=[30]"], 65, "use at most 5 workers"),
+        (["--set=workers=[30]", "--set=training.epochs=0", SITE], 2, "max_nodes is 7"),
         (["--cluster", "slurm/clusters"], 2, "slurm/clusters is a folder; name a TOML file in it"),
     ],
 )

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from slurm.cluster import prologue_path, read_cluster
 from slurm.commands.options import add_study
-from slurm.preflight import check_inputs, data_folders, limit_text, require_throughput
-from unet_scaling.data.folder import read_manifest
+from slurm.preflight import check_inputs, limit_text, require_images, require_throughput
 from unet_scaling.group.identity import LAUNCHERS
 from unet_scaling.study.command_line import CALLED, CommandLine
 from unet_scaling.study.config import PROGRAMS_FOLDER, PROJECT, RunConfig
@@ -68,12 +67,7 @@ def check_study(arguments: argparse.Namespace) -> bool:
     configs = study.configs()
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
     check_inputs(configs)
-    for folder, path in data_folders(configs):
-        manifest = read_manifest(path)
-        manifest.require_unchanged(Path(folder))
-        for config in configs:
-            if (config.data.folder, config.data.manifest_path) == (folder, path):
-                manifest.require_options(config.data)
+    require_images(configs)
     workers = ", ".join(map(str, study.workers))
     inputs = f"{_verify_tasks(configs)} verified" if study.task.file else "images unchanged"
     print(f"{arguments.study}: {count(len(configs), 'run')} on {workers} workers; {inputs}", flush=True)

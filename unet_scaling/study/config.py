@@ -294,12 +294,12 @@ class StudyConfig(StrictModel):
             )
         return self
 
-    def configs(self, source: str = "study") -> list[RunConfig]:
-        """Return all runs, repeat by repeat. Raises UserError that names `source` and every wrong key."""
+    def configs(self, source: str = "study", first_repeat: int = 1) -> list[RunConfig]:
+        """Return the runs, repeat by repeat. Raises UserError that names `source` and every wrong key."""
         self._require_few(source)
         configs = []
         faults = []
-        for launch in self._launches():
+        for launch in self._launches(first_repeat):
             try:
                 configs.append(self._config(*launch, source))
             except UserError as error:
@@ -314,9 +314,9 @@ class StudyConfig(StrictModel):
         """Return the names of all runs, in the order of their configurations."""
         return [_run_name(*launch, "study") for launch in self._launches()]
 
-    def _launches(self) -> Iterator[tuple[Framework, int, int, Options]]:
+    def _launches(self, first_repeat: int = 1) -> Iterator[tuple[Framework, int, int, Options]]:
         """Yield framework, workers, repeat and options of each run."""
-        for repeat in range(1, self.repeats + 1):
+        for repeat in range(first_repeat, self.repeats + 1):
             for framework, workers in itertools.product(self.frameworks, self.workers):
                 axes = self._axes(framework)
                 for values in itertools.product(*axes.values()):

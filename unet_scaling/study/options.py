@@ -113,7 +113,7 @@ class Data(StrictModel):
 
     @property
     def manifest_path(self) -> Path:
-        return Path(self.manifest or Path(self.folder) / "manifest.json")
+        return Path(self.manifest) if self.manifest else Path(self.folder, "manifest.json")
 
 
 class TaskData(Data):

@@ -67,7 +67,7 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
     _require_valid(content, str(path))
     content = _with_task_file(_with_absolute_paths(content), path)
     study = validated(StudyConfig, content, str(path))
-    study.configs(str(path))
+    study.configs(str(path), first_repeat=study.repeats)  # right with the longest names, all are
     return study
 
 
