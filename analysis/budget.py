@@ -287,6 +287,8 @@ def _parameter_count(point: RunConfig) -> int:
 def network_table(study: Study) -> pd.DataFrame:
     """Return one row per point of several workers whose runs all have a probe and a budget.
 
+    Of those alone that average gradients at every step: others send another message, or less often.
+
     Medians over launches with their 95 % intervals; of the floor, over those whose probe reaches so far.
     `wire_seconds` are of one step, measured. `hosts_floor_seconds` is what MPI alone needs between the hosts
     (beside.py), NaN where not timed.
@@ -296,6 +298,7 @@ def network_table(study: Study) -> pd.DataFrame:
     measured = [
         {"run": str(run), "wire_seconds": wire[run], **_floors(study, str(run), probe)}
         for run, probe in study.probes.groupby("run", observed=True)
+        if study.headers[str(run)].config.strategy.averages_gradients
     ]
     columns = ["run", *_MEASURED, _OF_HOSTS]
     runs = timed(study).runs.merge(pd.DataFrame(measured, columns=columns), on="run")

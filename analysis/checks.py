@@ -8,6 +8,7 @@ What compares two frameworks has a row for each that is compared with native DDP
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -137,6 +138,21 @@ def fairness_checks(study: Study) -> list[Check]:
         rows = _rows(of_pair, subject, subject.of(framework))
         checks += [replace(check, framework=framework) for check in rows]
     return checks
+
+
+def checks_of_points(
+    study: Study, points: Mapping[PointPair, tuple[tuple[Any, ...], tuple[Any, ...]]]
+) -> list[Check]:
+    """Return the rows that compare two points, of these instead of two frameworks; none on what they learn.
+
+    `points` are pairs of POINT.
+    """
+    subject = subject_of(study)
+    runs = grouped(subject.runs, POINT)
+    of_points = {pair: (runs[first], runs[second]) for pair, (first, second) in points.items()}
+    entries = [entry for entry in ENTRIES if entry.is_of_pair and entry.name != TRAINING]
+    subject = replace(subject, sides=of_points)
+    return list(_rows(entries, subject, subject))
 
 
 def _rows(entries: Iterable["Entry"], subject: Checked, pair: Checked | None) -> Iterator[Check]:

@@ -80,14 +80,14 @@ def compare(study: Study, family: Sequence[str] = ()) -> pd.DataFrame:
     table["place"] = table["framework"].map(list(NAMES).index)
     table["series"] = table.groupby(KEY[:3], sort=False).ngroup()
     table = table.sort_values(["place", "series", "workers"], kind="stable")[KEY]
-    table = table.merge(_ratios(study, family), on=KEY, how="left")
+    ratios = paired_ratios(study, paired_runs(study), KEY, ("native", "other"), family)
+    table = table.merge(ratios, on=KEY, how="left")
     medians = timed(study).runs.groupby(POINT, sort=False)[study.throughput].median()
     both = side_by_side(medians.rename("median").reset_index(), ["options", "workers"])
     both["ratio_of_medians"] = both["median_native"] / both["median_other"]
     table = table.merge(both[[*KEY, "ratio_of_medians"]], on=KEY, how="left")
     table["pairs"] = table["pairs"].fillna(0).astype(int)
     table["confidence"] = 1 - study.significance
-    table["coverage"] = [coverage(pairs) if pairs >= FEWEST_REPEATS else NAN for pairs in table["pairs"]]
     table["outcome"] = _outcomes(table)
     table["doubts"] = pd.Series("", index=table.index, dtype=object)
     claimed = table["outcome"].isin([*FASTER, *SUGGESTED])
@@ -95,17 +95,22 @@ def compare(study: Study, family: Sequence[str] = ()) -> pd.DataFrame:
     return _withheld(table)[_RATIO_COLUMNS]
 
 
-def _ratios(study: Study, family: Sequence[str]) -> pd.DataFrame:
-    """Return one row per point with pairs: KEY, pairs, ratio and interval, p_adjusted, repeats needed."""
-    pairs = paired_runs(study)
-    logs = paired_logarithms(study, pairs)
-    launches = launches_of(pairs, KEY)
+def paired_ratios(
+    study: Study, pairs: pd.DataFrame, key: list[str], arms: tuple[str, str], family: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Return one row per point with pairs: `key`, pairs, ratio and interval, p_adjusted, repeats needed, ...
+
+    The ratio is that of the throughputs of the two `arms`, whose columns of `pairs` end in their names.
+    """
+    logs = paired_logarithms(study, pairs, arms)
+    launches = launches_of(pairs, key)
     by_point = pd.Series(logs).groupby(launches.point)
-    table = pairs.groupby(launches.point)[KEY].first()
+    table = pairs.groupby(launches.point)[key].first()
     table["pairs"] = launches.sizes
+    table["coverage"] = [coverage(size) if size >= FEWEST_REPEATS else NAN for size in launches.sizes]
     table["repeats_needed"] = [repeats_needed(np.asarray(values)) for _, values in by_point]
-    native, other = (block_deviations(study, pairs[f"run_{arm}"].to_list()) for arm in ("native", "other"))
-    low, high = bounds(launches.replicates(logs, native - other), 1 - study.significance)
+    first, second = (block_deviations(study, pairs[f"run_{arm}"].to_list()) for arm in arms)
+    low, high = bounds(launches.replicates(logs, first - second), 1 - study.significance)
     error = by_point.std() / np.sqrt(table["pairs"])
     tests = table.assign(low=low, high=high, centre=by_point.mean(), error=error, freedom=table["pairs"] - 1)
     found = corrected(tests, family, study.significance)
@@ -113,9 +118,12 @@ def _ratios(study: Study, family: Sequence[str]) -> pd.DataFrame:
     return table.join(found[["p_adjusted", "comparisons"]])
 
 
-def paired_logarithms(study: Study, pairs: pd.DataFrame) -> Array:
-    """Return the logarithm of each pair's ratio of throughputs, native DDP over the other framework."""
-    ratios = pairs[f"{study.throughput}_native"] / pairs[f"{study.throughput}_other"]
+def paired_logarithms(
+    study: Study, pairs: pd.DataFrame, arms: tuple[str, str] = ("native", "other")
+) -> Array:
+    """Return the logarithm of each pair's ratio of throughputs, of the first arm over the second."""
+    first, second = (pairs[f"{study.throughput}_{arm}"] for arm in arms)
+    ratios = first / second
     return np.asarray(np.log(ratios), dtype=np.float64)
 
 

@@ -36,7 +36,7 @@ def shared_options(config: RunConfig) -> dict[str, object]:
         for table in SHARED_TABLES:
             options |= flat_values(getattr(config, table), f"{table}.")
         return options
-    options = flat_values(config.training, "training.")
+    options = flat_values(config.training, "training.") | flat_values(config.strategy, "strategy.")
     options |= {f"data.{key}": getattr(config.data, key) for key in TASK_DATA_KEYS}
     options |= {f"task.{name}": getattr(config.task, name) for name in TASK_SWITCHES}
     return options | {f"{TASK_OPTIONS}.{key}": value for key, value in config.task.options.items()}

@@ -44,7 +44,7 @@ from unet_scaling.group.group import single_worker
 from unet_scaling.measure.phases import NO_CLOCK
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.task.loading import load_task
-from unet_scaling.training import build_model, build_optimizer, local_step
+from unet_scaling.training import Step, build_model, build_optimizer
 
 SIZES = {"64x48": (48, 64), "128x96": (96, 128), "256x192": (192, 256), "1024x768": (768, 1024)}
 SEED = 11
@@ -72,7 +72,7 @@ class OwnTraining:
         task = load_task(config)
         self.model = build_model(task, group.device, nn.BatchNorm2d).to(dtype).train()
         optimizer = build_optimizer(task, self.model)
-        self._step = local_step(self.model, optimizer, task)
+        self._step = Step(task, self.model, optimizer)
         self._point = config
         self._device = group.device
         self._dtype = dtype

@@ -1,6 +1,8 @@
 """Train the model of one run folder with Horovod."""
 
 import contextlib
+from collections.abc import Callable
+from functools import partial
 
 import horovod.torch as hvd
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
@@ -12,14 +14,13 @@ from unet_scaling.group.device import start_worker
 from unet_scaling.group.group import Group
 from unet_scaling.group.horovod_controller import horovod_transport
 from unet_scaling.group.rendezvous import rendezvous
-from unet_scaling.group.watchdog import blocking
 from unet_scaling.run.recorder import recording
 from unet_scaling.run.run_folder import open_run
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import run_worker
 from unet_scaling.task.loading import load_task
-from unet_scaling.training import Step, build_model, build_optimizer
-from unet_scaling.training_loop import explain, train_epochs
+from unet_scaling.training import Twin, build_model, build_optimizer
+from unet_scaling.training_loop import build_step, explain, train_epochs
 
 
 def join_group(config: RunConfig) -> Group:
@@ -27,7 +28,7 @@ def join_group(config: RunConfig) -> Group:
     identity, device = start_worker(config)
     with rendezvous(identity, config, RendezvousHTTPServer, RendezvousHandler):
         hvd.init()
-    return Group(identity, device, sum_over_workers, horovod_transport(hvd, identity))
+    return Group(identity, device, start_sum, horovod_transport(hvd, identity))
 
 
 def distribute(model: nn.Module, optimizer: Optimizer, config: RunConfig) -> tuple[nn.Module, Optimizer]:
@@ -53,9 +54,9 @@ def update(optimizer: Optimizer) -> None:
         optimizer.step()
 
 
-def sum_over_workers(tensor: Tensor) -> Tensor:
-    hvd.allreduce_(tensor, op=hvd.Sum)
-    return tensor
+def start_sum(tensor: Tensor) -> Callable[[], object]:
+    """Begin to sum a tensor over all workers, in place; return what waits for the end."""
+    return partial(hvd.synchronize, hvd.allreduce_async_(tensor, op=hvd.Sum))
 
 
 def leave_group() -> None:
@@ -72,9 +73,8 @@ def main() -> None:
             optimizer = build_optimizer(task, model)
             task.verify(model, data)
             record.begin(data, model, optimizer)
-            with blocking:
-                replica, optimizer = distribute(model, optimizer, run.config)
-            step = Step(replica, optimizer, hold_gradients, wait_for_gradients, update, task)
+            twin = Twin(distribute, hold_gradients, wait_for_gradients, update)
+            step = build_step(task, model, optimizer, data, twin)
             train_epochs(step, model, data, group, record)
             explain(task, model, data, group, record)
             record.finish(model)

@@ -1,6 +1,7 @@
 """Train the model of one run folder with Lightning Fabric."""
 
 import contextlib
+from collections.abc import Callable
 
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
@@ -15,14 +16,13 @@ from torch.optim import Optimizer
 from unet_scaling.group.device import start_worker
 from unet_scaling.group.group import Group
 from unet_scaling.group.rendezvous import announce_group, hold_until_exit, rendezvous, require_all_workers
-from unet_scaling.group.watchdog import blocking
 from unet_scaling.run.recorder import recording
 from unet_scaling.run.run_folder import open_run
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import run_worker
 from unet_scaling.task.loading import load_task
-from unet_scaling.training import Step, build_model, build_optimizer
-from unet_scaling.training_loop import explain, train_epochs
+from unet_scaling.training import Twin, build_model, build_optimizer
+from unet_scaling.training_loop import build_step, explain, train_epochs
 
 
 def join_group(config: RunConfig) -> Group:
@@ -32,7 +32,7 @@ def join_group(config: RunConfig) -> Group:
     with rendezvous(identity, config, TCPStore) as store:
         distributed.init_process_group(backend, None, store.timeout, identity.size, identity.rank, store)
     announce_group(identity, device)
-    return Group(identity, device, sum_over_workers, {"backend": backend})
+    return Group(identity, device, start_sum, {"backend": backend})
 
 
 def distribute(model: nn.Module, optimizer: Optimizer, config: RunConfig) -> tuple[nn.Module, Optimizer]:
@@ -65,9 +65,10 @@ def update(optimizer: Optimizer) -> None:
     optimizer.step()
 
 
-def sum_over_workers(tensor: Tensor) -> Tensor:
-    distributed.all_reduce(tensor)
-    return tensor
+def start_sum(tensor: Tensor) -> Callable[[], object]:
+    """Begin to sum a tensor over all workers, in place; return what waits for the end."""
+    work = distributed.all_reduce(tensor, async_op=True)
+    return lambda: work.wait()
 
 
 def leave_group() -> None:
@@ -85,9 +86,8 @@ def main() -> None:
             optimizer = build_optimizer(task, model)
             task.verify(model, data)
             record.begin(data, model, optimizer)
-            with blocking:
-                replica, optimizer = distribute(model, optimizer, run.config)
-            step = Step(replica, optimizer, hold_gradients, wait_for_gradients, update, task)
+            twin = Twin(distribute, hold_gradients, wait_for_gradients, update)
+            step = build_step(task, model, optimizer, data, twin)
             train_epochs(step, model, data, group, record)
             explain(task, model, data, group, record)
             record.finish(model)

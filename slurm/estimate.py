@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
@@ -73,6 +73,30 @@ def recorded_seconds(record: Record) -> float:
 def point_of(config: RunConfig) -> str:
     """Return what all repeats of a point share: the name of its runs without the repeat."""
     return config.run.removesuffix(f"-r{config.repeat}")
+
+
+def gains_without_exchange(runs: Iterable[RecordedRun]) -> Iterator[str]:
+    """Yield how much faster runs that average gradients would be without any exchange, by complete ones.
+
+    A worker that shares nothing takes as long for an image as one alone: no strategy gains more.
+    """
+    paces: dict[str, dict[int, list[float]]] = {}
+    for run in runs:
+        if run.record and run.state.is_complete and run.config.strategy.averages_gradients:
+            timed = [epoch for epoch in run.record.epochs if not epoch.warmup]
+            images = sum(epoch.images for epoch in timed)
+            alike = run.config.model_copy(update={"run": "any", "repeat": 1, "seed": 0, "workers": 1})
+            of_point = paces.setdefault(alike.model_dump_json(), {}).setdefault(run.config.workers, [])
+            of_point += [run.config.workers * sum(epoch.seconds for epoch in timed) / images] * bool(timed)
+    for content, of_workers in paces.items():
+        framework = RunConfig.model_validate_json(content).framework
+        for workers, own in sorted(of_workers.items()):
+            if workers > 1 and own and of_workers.get(1):
+                gain = max(0.0, median(own) / median(of_workers[1]) - 1)
+                yield (
+                    f"without any exchange {framework} on {workers} workers would be {100 * gain:.0f} % "
+                    f"faster, by {count(len(own), 'complete run')}: no strategy can gain more"
+                )
 
 
 class Range(NamedTuple):

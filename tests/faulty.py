@@ -26,6 +26,7 @@ from unet_scaling.data import cache
 from unet_scaling.data.batches import RunData
 from unet_scaling.group.identity import identify
 from unet_scaling.run import recorder, safe_points
+from unet_scaling.strategies.steps import LocalSteps, StaleSteps
 from unet_scaling.study import errors
 from unet_scaling.training import Step
 
@@ -40,7 +41,8 @@ def main() -> None:
     happens = FAULTS[fault.what if rank == fault.worker else fault.others]
     if fault.step == 0:
         happens([])
-    Step.take = before_a_step(Step.take, fault.step, happens)  # type: ignore[method-assign]
+    for kind in (Step, LocalSteps, StaleSteps):
+        kind.take = before_a_step(kind.take, fault.step, happens)  # type: ignore[method-assign]
     sys.argv = [train, folder]
     runpy.run_path(train, run_name="__main__")
 
@@ -57,14 +59,14 @@ def before_a_step(take: Callable[..., Any], number: int, happens: Callable[..., 
     """The training step; before the one of this number, counted from 1 in this attempt, it happens."""
     count = 0
 
-    def faulty(step: Step, batches: Iterable[Any], clock: Any) -> Any:
+    def faulty(step: Step, batches: Iterable[Any], *rest: Any) -> Any:
         nonlocal count
         count += 1
         # What happens finds the images of the step in memory.
         loaded = list(batches)
         if count == number:
             happens(loaded)
-        return take(step, loaded, clock)
+        return take(step, loaded, *rest)
 
     return faulty
 

@@ -72,6 +72,8 @@ def _generated() -> Mapping[str, Callable[[Path], object]]:
     """Return what writes each generated study, by its name."""
     attacks = {attack.name: attack for attack in (*ON_TRAINING, *ON_FACTS)}
     wrappers = Honest((*FRAMEWORKS, "lightning", "accelerate"), workers=(1, 2), repeats=3, has_files=True)
+    every = {"synchronise_every": [1, 4, 16]}
+    strategies = Honest(workers=(1, 2), advantage=0.0, overhead=4.0, strategy=every)
     axes = {"precision": ["fp32", "bf16"], "batch_per_worker": [4, 8]}
     made: dict[str, Callable[[Path], object]] = {
         "wrappers": lambda folder: write_honest(folder, wrappers),
@@ -79,6 +81,7 @@ def _generated() -> Mapping[str, Callable[[Path], object]]:
         "one_point": lambda folder: write_honest(folder, Honest(FRAMEWORKS[:1], workers=(2,), repeats=1)),
         "own_task": lambda folder: as_own_task(write_honest(folder, Honest(workers=(1, 2), repeats=3))),
         "hostile_names": lambda folder: write_honest(folder, Honest(hosts=('<b>"a"&\u202e,\x1b[1m', "=1+1"))),
+        "strategies": lambda folder: write_honest(folder, strategies),
         "scripts": _write_scripts,
         "older_logs": _write_older_logs,
     }

@@ -57,6 +57,7 @@ def make_point(data: Path, framework: str = "pytorch_native", workers: int = 1, 
         "data": {"folder": str(data), "image_height": 32, "image_width": 32, "foreground": "255"},
         "model": {"width": 4, "depth": 3},
         "training": {"epochs": 1, "batch_per_worker": 2, "shared_devices": True},
+        "strategy": {},
         "emulation": {},
         "saliency": {},
     }

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.records import digest, make_epochs, make_header, make_point, make_result
-from unet_scaling.group.group import Group
-from unet_scaling.group.identity import Identity
+from unet_scaling.group.group import single_worker
 from unet_scaling.model import UNet
 from unet_scaling.run.checkpoint import (
     EpochSoFar,
@@ -30,12 +29,7 @@ from unet_scaling.study.files import PAUSES_SECONDS, checksum_path, write_verifi
 POINT = digest("point")
 
 
-def alone(tensor: Tensor) -> Tensor:
-    """The sum over one worker."""
-    return tensor
-
-
-GROUP = Group(Identity(rank=0, size=1, local_rank=0, launcher="none"), torch.device("cpu"), alone, {})
+GROUP = single_worker()
 
 
 def trained(steps: int) -> Trained:

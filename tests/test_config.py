@@ -255,9 +255,19 @@ def test_criteria_reach_the_analysis_and_change_no_point(study: Path, tmp_path: 
             {"workers": [1], "training.plays": 4, "pytorch_native.static_graph": True},
             "static_graph needs one pass per step (training.accumulate, training.plays), found 4",
         ),
+        ({"strategy.synchronise_every": 4, "strategy.staleness": 1}, "set one of them"),
+        ({"strategy.staleness": 1, "horovod.groups": 2}, "horovod.groups has no effect; remove it"),
+        (
+            {"strategy.synchronise_every": 4, "training.gradient_compression": "fp16"},
+            "strategy.synchronise_every = 4: training.gradient_compression has no effect; remove it",
+        ),
+        (
+            {"strategy.staleness": 1, "frameworks": ["lightning"]},
+            "strategy.staleness = 1 is for pytorch_native and horovod, found lightning",
+        ),
     ],
 )
-def test_what_cannot_be_played_is_refused(study: Path, override: dict[str, object], said: str) -> None:
+def test_what_does_not_go_together_is_refused(study: Path, override: dict[str, object], said: str) -> None:
     with pytest.raises(UserError, match=re.escape(said)):
         read_study(study, override).configs()
 

@@ -14,7 +14,7 @@ FUNCTIONS = [
     "hold_gradients",
     "wait_for_gradients",
     "update",
-    "sum_over_workers",
+    "start_sum",
     "leave_group",
     "main",
 ]

@@ -68,6 +68,16 @@ run_program(lambda: load_task(config.model_copy(update={"emulation": emulation})
 """
 
 
+STRATEGY = """
+from types import SimpleNamespace as Names
+from unet_scaling.study.errors import run_program
+from unet_scaling.study.options import Strategy
+from unet_scaling.training_loop import build_step
+task = Names(config=Names(strategy=Strategy(staleness=1)))
+run_program(lambda: build_step(task, None, None, None, None))
+"""
+
+
 def test_an_installed_command_trains_and_reports_in_any_folder_without_its_optional_parts(
     wheel: Path, tmp_path: Path
 ) -> None:
@@ -110,6 +120,7 @@ def test_an_installed_command_trains_and_reports_in_any_folder_without_its_optio
         (("-m", "unet_scaling", "doctor", "--local"), "unet-scaling doctor", "doctor"),
         (("-c", EXPLAIN), "saliency.method", "explain"),
         (("-c", EMULATE), "emulation.compute", "emulation"),
+        (("-c", STRATEGY), "strategy", "strategies"),
     ):
         done = python(*words)
         assert done.stderr == f"error: {asked_by} needs unet_scaling/{part}, which this checkout lacks\n"

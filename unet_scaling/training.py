@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -164,16 +164,32 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
         group["lr"] = rate * (group["initial_lr"] / groups[0]["initial_lr"])
 
 
-@dataclass(frozen=True)
-class Step:
-    """One optimizer step; its three functions are those of the framework's twin."""
+class Twin(NamedTuple):
+    """The functions by which a framework averages gradients; each is explained in its twin."""
 
-    model: nn.Module
-    optimizer: Optimizer
+    distribute: Callable[[nn.Module, Optimizer, RunConfig], tuple[nn.Module, Optimizer]]
     hold_gradients: Callable[[nn.Module], AbstractContextManager[object]]
     wait_for_gradients: Callable[[Optimizer], None]
     update: Callable[[Optimizer], None]
+
+
+# Nothing is averaged.
+ALONE = Twin(
+    lambda model, optimizer, _: (model, optimizer),
+    lambda _: nullcontext(),
+    lambda _: None,
+    lambda optimizer: optimizer.step(),
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step, in which a framework averages the gradients; `data` are those of the run."""
+
     task: Task
+    model: nn.Module
+    optimizer: Optimizer
+    twin: Twin = ALONE
 
     @property
     def config(self) -> RunConfig:
@@ -182,6 +198,11 @@ class Step:
     @cached_property
     def guard(self) -> NonFiniteGradientGuard:
         return NonFiniteGradientGuard(self.model, self.optimizer)
+
+    @property
+    def players(self) -> range:
+        """Return the numbers of the workers that this one plays: of itself alone, 0."""
+        return range(self.config.plays_per_worker)
 
     @cached_property
     def _played(self) -> PlayedStatistics | None:
@@ -200,32 +221,53 @@ class Step:
         of_players = list(self._played.generators) if self._played else []
         with leaving_no_trace(self.model):
             self.model.train()
-            self._average_gradients(next(data.steps(0, NO_CLOCK)), NO_CLOCK)
+            self.average_gradients(self.players, next(data.steps(0, NO_CLOCK)), NO_CLOCK)
             buffers_that_differ(self.model, data.group)
         self.optimizer.zero_grad()
         if self._played:
             self._played.generators[:] = of_players
         keep_memory()
 
-    def take(self, batches: Iterable[Batch], clock: Clock) -> Tensor:
-        """Average the gradients of all batches of all workers and update; return this worker's mean loss."""
+    def take(self, batches: Iterable[Batch], clock: Clock, left: int = 0) -> Tensor:  # noqa: ARG002
+        """Average the gradients of all batches of all workers and update; return this worker's mean loss.
+
+        `left` are the steps of the epoch that follow: a strategy may exchange something in the last one.
+        """
+        return self.take_as(self.players, batches, clock)
+
+    def take_as(self, players: range, batches: Iterable[Batch], clock: Clock) -> Tensor:
+        """Take a step as some of the workers that this one plays; return their mean loss."""
         self.optimizer.zero_grad()
         clock.mark(Phase.OPTIMIZER)
-        loss = self._average_gradients(batches, clock)
-        if not self.config.is_emulated:
-            self.guard.check()
-        self.update(self.optimizer)
-        clock.mark(Phase.OPTIMIZER)
+        loss = self.average_gradients(players, batches, clock)
+        self.update(clock)
         return loss
 
-    def _average_gradients(self, batches: Iterable[Batch], clock: Clock) -> Tensor:
-        """Leave the mean gradients of all batches of all workers in place; return this worker's mean loss."""
+    def update(self, clock: Clock) -> None:
+        """Update the weights by the gradients, unless these are not finite."""
+        if not self.config.is_emulated:
+            self.guard.check()
+        self.twin.update(self.optimizer)
+        clock.mark(Phase.OPTIMIZER)
+
+    def own_state(self) -> list[dict[str, Any]]:
+        """Return what this worker has for itself between two steps; nothing where all are equal."""
+        return []
+
+    def set_own_state(self, state: list[dict[str, Any]]) -> None:
+        """Go on from what `own_state` returned."""
+
+    def average_gradients(self, players: range, batches: Iterable[Batch], clock: Clock) -> Tensor:
+        """Leave the mean gradients of all batches of all workers in place; return this worker's mean loss.
+
+        `players` are those of the workers that this one plays whose batches these are.
+        """
         losses = []
-        passes = self.config.passes_per_step
+        passes = len(players) * self.config.training.accumulate
         for number, batch in zip(range(passes), batches, strict=True):
             is_last = number + 1 == passes
-            held = nullcontext() if is_last else self.hold_gradients(self.model)
-            player = number // self.config.training.accumulate
+            held = nullcontext() if is_last else self.twin.hold_gradients(self.model)
+            player = players[number // self.config.training.accumulate]
             with held, self._played.acting(player) if self._played else nullcontext():
                 losses.append(self._forward_and_backward(batch, passes, clock))
             # The last backward pass marks its own end: what follows its last gradient is sync.
@@ -233,7 +275,7 @@ class Step:
                 clock.mark(Phase.BACKWARD)
         missing = self.task.missing_gradients()
         with blocking:
-            self.wait_for_gradients(self.optimizer)
+            self.twin.wait_for_gradients(self.optimizer)
         # Not before: a worker does not leave while Horovod still averages.
         if missing:
             raise missing
@@ -279,8 +321,3 @@ class _ZeroGradients(torch.autograd.Function):
             torch.zeros((), dtype=dtype, device=device).expand(shape) for shape, dtype, device in ctx.weights
         )
         return gradient, *zeros
-
-
-def local_step(model: nn.Module, optimizer: Optimizer, task: Task) -> Step:
-    """Return the step of one worker without a framework: there is nothing to average."""
-    return Step(model, optimizer, lambda _: nullcontext(), lambda _: None, lambda own: own.step(), task)

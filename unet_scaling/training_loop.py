@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from unet_scaling.data.batches import RunData
 from unet_scaling.group.group import Group
@@ -21,7 +22,19 @@ from unet_scaling.study.optional_parts import optional_part
 from unet_scaling.study.progress import counted, progress
 from unet_scaling.study.record_lines import Epoch, Evaluated, Evaluation
 from unet_scaling.task.task import Task
-from unet_scaling.training import Step, learning_rate, set_learning_rate
+from unet_scaling.training import Step, Twin, learning_rate, set_learning_rate
+
+
+def build_step(task: Task, model: nn.Module, optimizer: Optimizer, data: RunData, twin: Twin) -> Step:
+    """Return the step of the strategy of the run: gradients averaged at each, unless it has another one."""
+    strategy = task.config.strategy
+    if strategy.averages_gradients:
+        with blocking:
+            return Step(task, *twin.distribute(model, optimizer, task.config), twin)
+    with optional_part("strategy"):
+        from unet_scaling.strategies.steps import LocalSteps, StaleSteps
+    kind = StaleSteps if strategy.staleness else LocalSteps
+    return kind(task, model, optimizer, group=data.group)
 
 
 def train_epochs(step: Step, model: nn.Module, data: RunData, group: Group, record: Recorder) -> None:
@@ -32,7 +45,8 @@ def train_epochs(step: Step, model: nn.Module, data: RunData, group: Group, reco
     `model` is the network itself, `step` trains its replica. Raises what `train_epoch` does.
     """
     require_unchanged(record.built, Trained(model, step.optimizer), group, "distribute")
-    trained = Trained(model, step.optimizer, seed_workers(model, step.config.seed, group.rank))
+    players = seed_workers(model, step.config.seed, group.rank)
+    trained = Trained(model, step.optimizer, players, step.own_state, step.set_own_state)
     safe_points = record.resume(trained)
     before = state_digests(trained)
     step.warm_up_step(data)
@@ -86,7 +100,7 @@ def _train_steps(
     if shown:
         steps = counted(steps, epoch, done, data.steps_per_epoch)
     for batches in progress(steps, data.steps_per_epoch - done, f"epoch {epoch + 1}", shown):
-        loss = loss + step.take(batches, meter.clock)
+        loss = loss + step.take(batches, meter.clock, data.steps_per_epoch - done - 1)
         meter.clock.next_step()
         done += 1
         if safe_points.is_due() and done < data.steps_per_epoch:

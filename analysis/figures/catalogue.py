@@ -175,7 +175,7 @@ def titled(forest: Forest, title: Callable[[Row], str]) -> Forest:
     return replace(forest, rows=forest.rows.assign(title=list(map(title, forest.rows.to_dict("records")))))
 
 
-def study_forests(points: pd.DataFrame, score: Score) -> list[Chart]:
+def study_forests(points: pd.DataFrame, score: Score, first: str = "A", second: str = "B") -> list[Chart]:
     """Return the charts of two studies: B / A of throughputs, and B - A of the score where one is known.
 
     `points` has one row per point of both studies: framework, workers, options, knobs, and ratio and
@@ -192,12 +192,13 @@ def study_forests(points: pd.DataFrame, score: Score) -> list[Chart]:
     forest = partial(Forest, arms={arm: name for arm, name in NAMES.items() if arm in set(rows["framework"])})
     charts = [
         forest(
-            title="Ratio of throughputs, B / A", rows=rows, y="ratio", form=".3f", equal=1.0,
-            axis="throughput of B / A",
+            title=f"Ratio of throughputs, {second} / {first}", rows=rows, y="ratio", form=".3f", equal=1.0,
+            axis=f"throughput of {second} / {first}",
         ),
         forest(
-            title=f"Difference of {score.title}, B - A", rows=rows.assign(claimed=rows["iou_claimed"]),
-            y="iou_difference", form="+.4f", equal=0.0, axis=f"{score.title} of B - A",
+            title=f"Difference of {score.title}, {second} - {first}",
+            rows=rows.assign(claimed=rows["iou_claimed"]), y="iou_difference", form="+.4f", equal=0.0,
+            axis=f"{score.title} of {second} - {first}",
         ),
     ]  # fmt: skip
 
@@ -205,6 +206,20 @@ def study_forests(points: pd.DataFrame, score: Score) -> list[Chart]:
         return f"{chart.value(row)} on {row['heading']} ({row['name']})"
 
     return [titled(chart, partial(point, chart)) for chart in charts if chart.is_known]
+
+
+@figure("strategies", "strategies")
+def _strategies(inputs: Inputs) -> list[Chart]:
+    """Return speed and score of each strategy against gradients averaged at every step."""
+    if inputs.strategies.empty:
+        return []
+    scores = {f"iou_{name}": inputs.strategies[name] for name in bounded("difference")}
+    rows = inputs.strategies.assign(
+        **scores,
+        claimed=~inputs.strategies["ratio_low"].lt(1) | inputs.strategies["ratio_high"].lt(1),
+        iou_claimed=inputs.strategies["non_inferior"].isin(("yes", "no")),
+    )
+    return study_forests(rows, inputs.study.score, "averaged gradients", "strategy")
 
 
 @figure("budget", "budget", bars=True)

@@ -140,6 +140,7 @@ class Inputs:
     played: pd.DataFrame = field(default_factory=pd.DataFrame)
     scores: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(SCORED_COLUMNS)))
     saliency: SaliencyFindings | None = None
+    strategies: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @cached_property
     def series(self) -> list[DrawnSeries]:

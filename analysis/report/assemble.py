@@ -28,6 +28,7 @@ from analysis.request import request_sentences, request_table
 from analysis.restriction import after, restriction_notes
 from analysis.saliency import SaliencyFindings, maps_answer, saliency_findings
 from analysis.steady import outlier_notes, steadiness_notes
+from analysis.strategies import strategy_sentence, strategy_table
 from analysis.study import COMPARED, Study
 from analysis.text import labelled, series_name
 
@@ -74,6 +75,11 @@ class Report:
         if not self.study.kind.compares:
             return []
         return list(request_sentences(self.study, self.request, self.played.plan))
+
+    @cached_property
+    def strategies(self) -> pd.DataFrame:
+        """Return what strategies of exchange gain and cost; no row of scripts."""
+        return strategy_table(self.study, self.overhead.budget)
 
     @cached_property
     def doubts(self) -> list[str]:
@@ -132,7 +138,9 @@ class Report:
     @property
     def compared_options(self) -> str:
         """Return the line over the answers of several sets of options; empty for one set."""
-        return "; ".join(filter(None, (compared_options(self.recommendations), self.played.compared_options)))
+        strategies = strategy_sentence(self.study, self.strategies)
+        others = compared_options(self.recommendations), self.played.compared_options
+        return strategies or "; ".join(filter(None, others))
 
     @cached_property
     def diagnoses(self) -> list[Diagnosis]:

@@ -353,6 +353,25 @@ TABLES = (
         pareto_of | which time and cost the Pareto set is of
         """,
         "", "cost", "Time and cost of every point"),
+    Table("strategies.csv", lambda report: report.strategies, _POINT + """
+        against | options of the same point with gradients averaged at every step
+        pairs | repeats that both have | pairs | ,.0f
+        ratio ± | throughput over that of the point beside it, paired by repeat; the interval excludes 1 only
+            where that holds for all rows together | throughput / averaged gradients | .3f ±
+        coverage | actual confidence level of the interval over so few pairs
+        most_gain | by which share the point beside it would be faster without any exchange, by its budget
+            | most that any can gain | .0%
+        difference ± | of the score to the point beside it, paired by seed | {score} - averaged gradients
+            | +.4f ±
+        margin | the one used, as in iou.csv
+        non_inferior | yes, no, or not shown | not inferior | badge
+        doubts | requirements of a fair comparison that both points do not meet | not met | text
+        outcome | faster: with a score that is not inferior; faster, at a loss; faster, loss not excluded; not
+            shown to be faster; slower; of 3 or 4 pairs, suggests these; withheld where something is not met
+            | outcome | text
+        """,
+        "Strategies ([strategies.md](strategies.md)), where a study has several.",
+        "strategies", "Each strategy against gradients averaged at every step", leads=True),
     Table("gpu.csv", lambda report: report.gpus, _POINT + """
         repeats | launches that are used
         utilization | share of the driver's last sample before the end of an epoch in which the GPU was busy;

@@ -126,4 +126,5 @@ def inputs_of(report: Report) -> Inputs:
         played=report.played.points,
         scores=report.scores,
         saliency=report.saliency,
+        strategies=report.strategies,
     )

@@ -20,6 +20,7 @@ from analysis.report.columns import grids, shared_reasons
 from analysis.report.tables import Grid
 from analysis.restriction import restriction_notes
 from analysis.saliency import Areas, areas_of
+from analysis.strategies import strategy_sentence
 from analysis.study import NAMES, SERIES, Explained
 from analysis.text import chart_number, clean, count, labelled, listed, percent, sentence, series_name
 from analysis.words import lines
@@ -78,6 +79,7 @@ def sections(report: Report, figures: Callable[[str], Sequence[DrawnFigure]]) ->
         "iou": speed and learns,
         "played": played,
         "saliency": learns and not report.saliency.is_empty,
+        "strategies": compared and len(report.strategies),
         "budget": speed,
         "cost": speed and learns,
         "loss": speed and learns,
@@ -273,6 +275,7 @@ _VALUES: Mapping[str, Callable[[Report], Values]] = {
     "points": _points,
     "against": lambda report: _against(report, report.comparisons),
     "frameworks": _frameworks,
+    "strategies": lambda report: {"found": strategy_sentence(report.study, report.strategies)},
     "budget": _budget,
     "iou": _iou,
     "cost": _cost,

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from slurm.cluster import prologue_path, read_cluster
 from slurm.commands.options import add_study
+from slurm.estimate import gains_without_exchange
 from slurm.preflight import check_inputs, limit_text, require_images, require_throughput
+from slurm.study_folder import logs_folder, open_study_folder
 from unet_scaling.group.identity import LAUNCHERS
 from unet_scaling.study.command_line import CALLED, CommandLine
 from unet_scaling.study.config import PROGRAMS_FOLDER, PROJECT, RunConfig
@@ -71,6 +73,10 @@ def check_study(arguments: argparse.Namespace) -> bool:
     workers = ", ".join(map(str, study.workers))
     inputs = f"{_verify_tasks(configs)} verified" if study.task.file else "images unchanged"
     print(f"{arguments.study}: {count(len(configs), 'run')} on {workers} workers; {inputs}", flush=True)
+    if not all(config.strategy.averages_gradients for config in configs):
+        runs = open_study_folder(logs_folder() / study.name, study)
+        for line in gains_without_exchange(map(runs.recorded, configs)):
+            print(line, flush=True)
     if cluster:
         prologue_path(cluster)
         print(f"{arguments.cluster}: {limit_text(cluster, configs, one_allocation=False)}", flush=True)

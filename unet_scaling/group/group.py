@@ -27,14 +27,15 @@ WORDS_AT_ONCE = 2**24
 class Group:
     """This worker among all workers of the run.
 
-    `sum_over_workers` is the framework's: it sums a tensor of the worker's device over all workers, in place,
-    and returns it. Outside the training step nothing else is exchanged; gathering and barriers are sums too.
+    `start_sum` is the framework's: it begins to sum a tensor of the worker's device over all workers, in
+    place, and returns what waits for the end. Outside the training step nothing else is exchanged; gathering
+    and barriers are sums too.
     `transport` says what carries the sums, in the framework's own words.
     """
 
     identity: Identity
     device: torch.device
-    sum_over_workers: Callable[[Tensor], Tensor]
+    start_sum: Callable[[Tensor], Callable[[], object]]
     transport: dict[str, str]
 
     @property
@@ -44,6 +45,11 @@ class Group:
     @property
     def size(self) -> int:
         return self.identity.size
+
+    def sum_over_workers(self, tensor: Tensor) -> Tensor:
+        """Sum a tensor over all workers, in place, and return it."""
+        self.start_sum(tensor)()
+        return tensor
 
     def wait_for_all(self) -> None:
         """Return when every worker has called this: a barrier."""
@@ -133,4 +139,4 @@ class Group:
 
 def single_worker() -> Group:
     """Return a group of one worker on the CPU, without a framework: a sum is the tensor itself."""
-    return Group(Identity(0, 1, 0, "none"), torch.device("cpu"), lambda tensor: tensor, {})
+    return Group(Identity(0, 1, 0, "none"), torch.device("cpu"), lambda _: lambda: None, {})

@@ -61,7 +61,7 @@ from unet_scaling.study.errors import UserError
 from unet_scaling.study.measurements import Phase
 from unet_scaling.study.progress import progress
 from unet_scaling.task.loading import load_task
-from unet_scaling.training import Step, build_model, build_optimizer, local_step
+from unet_scaling.training import Step, build_model, build_optimizer
 
 # Shares of the time; throughput is measured three times.
 STAGES_SHARES: dict[LoadingName, float] = {"decode": 0.2, "cache": 0.1}
@@ -151,7 +151,7 @@ class Subject:
         passes = -(-steps * self.batches.shape[1] // images)
         config = _changed(self.config, "data", loader_workers=loader_processes, passes_per_epoch=passes)
         everything = Split(train=np.arange(images), test=np.arange(0))
-        group = Group(identify({}), device, lambda tensor: tensor, {})
+        group = Group(identify({}), device, lambda _: lambda: None, {})
         return ImageData(self.source, Verification({}, ""), everything, config, group, self.manifest.sha256)
 
 
@@ -360,7 +360,7 @@ def plain_step(config: RunConfig, device: torch.device) -> Step:
     """Return the training step of a process that has nobody to average gradients with."""
     task = load_task(config)
     model = build_model(task, device, nn.BatchNorm2d).train()
-    return local_step(model, build_optimizer(task, model), task)
+    return Step(task, model, build_optimizer(task, model))
 
 
 def time_steps(

@@ -100,22 +100,25 @@ def group_of_script(framework: str, model: nn.Module | None) -> Group:
     # The rank on its host, 0 for all, serves no purpose here: each worker has its device already.
     if joined and framework == "horovod":
         identity = Identity(library.rank(), library.size(), 0, "script")
-        add = partial(library.allreduce_, op=library.Sum)
-        return Group(identity, device, add, horovod_transport(library, identity))
+
+        def start_horovod(tensor: Tensor) -> Callable[[], object]:
+            return partial(library.synchronize, library.allreduce_async_(tensor, op=library.Sum))
+
+        return Group(identity, device, start_horovod, horovod_transport(library, identity))
     if joined:
 
-        def sum_over_workers(tensor: Tensor) -> Tensor:
-            library.all_reduce(tensor)
-            return tensor
+        def start_native(tensor: Tensor) -> Callable[[], object]:
+            wait: Callable[[], object] = library.all_reduce(tensor, async_op=True).wait
+            return wait
 
         identity = Identity(library.get_rank(), library.get_world_size(), 0, "script")
-        return Group(identity, device, sum_over_workers, {"backend": library.get_backend()})
+        return Group(identity, device, start_native, {"backend": library.get_backend()})
     launched = identify(os.environ)
     # A batch script of Slurm has the variables of its job, without being one of its tasks.
     if launched.size > 1 and launched.launcher != "Slurm":
         found = f"{launched.launcher} started {launched.size} workers, which have no group yet"
         raise UserError(f"{SOURCE}: {found}; call it after {MAKES_THE_GROUP[framework]}")
-    return Group(Identity(0, 1, 0, "script"), device, lambda tensor: tensor, {})
+    return Group(Identity(0, 1, 0, "script"), device, lambda _: lambda: None, {})
 
 
 class Recording:

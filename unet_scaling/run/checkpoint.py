@@ -79,6 +79,7 @@ def save_checkpoint(
         "buffers": {name: buffer.cpu() for name, buffer in trained.model.named_buffers()},
         "random": generators(),
         "played_random": trained.played_generators,
+        "own": trained.own_state(),
         "loss": begun.loss.cpu(),
         "seconds": begun.seconds,
     }
@@ -152,6 +153,7 @@ def _restored(
         ) from None
     # An earlier version had none of them: then no player has drawn anything that counts.
     trained.played_generators[:] = own.get("played_random", trained.played_generators)
+    trained.set_own_state(own.get("own", []))
     return _progress(state), EpochSoFar(own["loss"].to(group.device), own["seconds"])
 
 

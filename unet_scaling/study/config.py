@@ -30,6 +30,7 @@ from unet_scaling.study.options import (
     NativeKnobs,
     SaliencyOptions,
     Seed,
+    Strategy,
     TaskData,
     TaskOptions,
     Training,
@@ -45,7 +46,7 @@ from unet_scaling.study.validation import StrictModel, validated
 
 Framework = Literal["pytorch_native", "horovod", "lightning", "accelerate"]
 # Of options that all frameworks have.
-SHARED_TABLES = ("data", "model", "training", "emulation", "saliency")
+SHARED_TABLES = ("data", "model", "training", "strategy", "emulation", "saliency")
 # Of every installation, and of every study that names no others.
 FRAMEWORKS: tuple[Framework, ...] = ("pytorch_native", "horovod")
 # They wrap DDP, and are installed where asked for.
@@ -123,6 +124,7 @@ class RunConfig(StrictModel):
     data: SerializeAsAny[Data]
     model: Model = Model()
     training: Training
+    strategy: Strategy = Strategy()
     emulation: Emulation = Emulation()
     saliency: SaliencyOptions = SaliencyOptions()
     pytorch_native: NativeKnobs | None = None
@@ -141,7 +143,7 @@ class RunConfig(StrictModel):
 
     @model_validator(mode="after")
     def _options_agree(self) -> Self:
-        faults = [*_conflicts(self), *_conflicts_of_emulation(self)]
+        faults = [*_conflicts(self), *_conflicts_of_strategy(self), *_conflicts_of_emulation(self)]
         if faults:
             raise ValueError(faults[0])
         return self
@@ -269,6 +271,7 @@ class StudyConfig(StrictModel):
     data: dict[str, Any] = Field({})
     model: dict[str, Any] = Field({})
     training: dict[str, Any]
+    strategy: dict[str, Any] = Field({})
     emulation: dict[str, Any] = Field({})
     saliency: dict[str, Any] = Field({})
     pytorch_native: dict[str, Any] = Field({})
@@ -435,6 +438,26 @@ def _conflicts(config: RunConfig) -> Iterator[str]:
             "[model], [emulation], [saliency] and training.compute_profile are for the built-in U-Net; "
             "remove them, or task.file"
         )
+
+
+def _conflicts_of_strategy(config: RunConfig) -> Iterator[str]:
+    """Yield the options that make no sense where gradients are not averaged at every step."""
+    strategy = config.strategy
+    name = "staleness" if strategy.staleness else "synchronise_every"
+    if strategy.averages_gradients:
+        return
+    asked = f"strategy.{name} = {getattr(strategy, name)}"
+    if strategy.synchronise_every > 1 and strategy.staleness:
+        yield f"{asked} and strategy.synchronise_every = {strategy.synchronise_every}: set one of them"
+    if config.framework in WRAPPERS:
+        yield f"{asked} is for {' and '.join(FRAMEWORKS)}, found {config.framework}"
+    if config.is_emulated:
+        yield f"{asked}: emulated workers average gradients at every step; remove emulation.compute"
+    without_effect = [f"{config.framework}.{key}" for key in config.wrapper_arguments()]
+    if config.training.gradient_compression != "none":
+        without_effect.append("training.gradient_compression")
+    for option in without_effect:
+        yield f"{asked}: {option} has no effect; remove it"
 
 
 def _conflicts_of_emulation(config: RunConfig) -> Iterator[str]:

@@ -198,6 +198,27 @@ class Training(StrictModel):
     )
 
 
+class Strategy(StrictModel):
+    """How workers keep one network: gradients averaged at every step, or other ways (docs/strategies.md)."""
+
+    synchronise_every: Count = Field(
+        1,
+        description="optimizer steps from one averaging of the weights to the next; 1 averages gradients",
+        examples=[4],
+    )
+    average_moments: bool = Field(
+        True, description="with the weights, average the moments that the optimizer keeps of them"
+    )
+    staleness: Literal[0, 1] = Field(
+        0, description="1 applies the gradients of the step before, while those of this step are averaged"
+    )
+
+    @property
+    def averages_gradients(self) -> bool:
+        """Return whether every step averages its own gradients, by the framework's wrapper."""
+        return self.synchronise_every == 1 and self.staleness == 0
+
+
 class Emulation(StrictModel):
     """Workers that wait instead of computing; what they communicate, and by what, is real."""
 
@@ -344,6 +365,7 @@ OPTION_TABLES: dict[str, type[StrictModel]] = {
     "data": Data,
     "model": Model,
     "training": Training,
+    "strategy": Strategy,
     "emulation": Emulation,
     "saliency": SaliencyOptions,
     "pytorch_native": NativeKnobs,

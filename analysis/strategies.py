@@ -1,0 +1,147 @@
+"""Strategies of exchange against gradients averaged at every step: the gain in speed, the loss of score.
+
+Runs of one framework, worker count and repeat are a pair; the interval of the ratio of throughputs is that of
+the comparison of frameworks (contrast.py), and the score is judged as on more workers (iou.py). A strategy
+changes what is learned: it is called faster only where its score is shown to be not inferior. Where that is
+inferior there is a trade, and whether it is worth it is not for a report to say.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.checks import checks_of_points
+from analysis.contrast import NOT_ENOUGH, SUGGESTS, WITHHELD, paired_ratios
+from analysis.iou import PointSeeds, judged_points, seeds_of
+from analysis.options import label
+from analysis.pairs import PointPair
+from analysis.stats import RECOMMENDED_REPEATS, counts_for_speed
+from analysis.study import NAN, POINT, Study, bounded
+from analysis.text import Row
+from analysis.words import lines
+
+_PREFIX = "strategy."
+_FASTER = "faster"
+_TRADE = "faster, at a loss"
+_UNPROVEN = "faster, loss not excluded"
+_SLOWER = "slower"
+_NOT_FASTER = "not shown to be faster"
+# Of the lost efficiency, what an exchange may be the cause of: waiting for others, and computing that its
+# threads slow down.
+_OF_EXCHANGE = ("wire", "imbalance", "compute")
+# Those of a point without averaged gradients, and of the same one with them.
+_ARMS = ("strategy", "gradients")
+_KEY = ["framework", "knobs", "workers", "options_strategy", "options_gradients"]
+STRATEGY_COLUMNS = [
+    *POINT, "against", "pairs", *bounded("ratio"), "coverage", "most_gain", *bounded("difference"), "margin",
+    "non_inferior", "doubts", "outcome",
+]  # fmt: skip
+
+
+def strategy_table(study: Study, budget: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per point of several workers that has another strategy than averaged gradients.
+
+    `against` are the options of the same point with averaged gradients. `ratio` is throughput over its,
+    paired by repeat and corrected for all rows; `difference` is score minus its, `non_inferior` "yes", "no"
+    or "not shown" by `margin`. `most_gain` is by which share that point would be faster without any exchange,
+    by its row of `budget.budget_table`: no strategy can gain more. `doubts` names the requirements that the
+    runs of both points do not meet: nothing is claimed then.
+    """
+    axes = [axis for axis in study.axes if axis.startswith(_PREFIX)]
+    if not axes:
+        return pd.DataFrame(columns=STRATEGY_COLUMNS)
+    pairs = _pairs(study, [axis for axis in study.axes if axis not in axes])
+    table = paired_ratios(study, pairs, _KEY, _ARMS)
+    rows = table.rename(columns={"options_strategy": "options", "options_gradients": "against"})
+    gains = _most_gains(budget)
+    rows["most_gain"] = [gains.get(_of(row, "against"), NAN) for row in rows.to_dict("records")]
+    rows = _with_scores(study, rows)
+    rows["doubts"] = _doubts(study, rows)
+    rows["outcome"] = [_outcome(row) for row in rows.to_dict("records")]
+    return rows[STRATEGY_COLUMNS].reset_index(drop=True)
+
+
+def _pairs(study: Study, others: Sequence[str]) -> pd.DataFrame:
+    """Return each run of another strategy beside that of the same repeat with averaged gradients."""
+    configs = {run: header.config for run, header in study.headers.items()}
+    runs = study.runs[study.runs["workers"] > 1]
+    runs = runs.assign(
+        alike=[label(configs[run], others) for run in runs["run"]],
+        averages=[configs[run].strategy.averages_gradients for run in runs["run"]],
+    )
+    keys = ["framework", "knobs", "workers", "alike", "repeat"]
+    own, averaged = runs[~runs["averages"]], runs[runs["averages"]]
+    pairs = own.merge(averaged, on=keys, suffixes=(f"_{_ARMS[0]}", f"_{_ARMS[1]}"))
+    disturbed = (pairs["disturbed_strategy"] != "") | (pairs["disturbed_gradients"] != "")
+    return pairs[counts_for_speed(pairs, disturbed, _KEY)].reset_index(drop=True)
+
+
+def _of(row: Mapping[Any, Any], options: str) -> tuple[str, str, str, int]:
+    """Return the key of the point of a row that has these of its options."""
+    return row[options], row["framework"], row["knobs"], row["workers"]
+
+
+def _most_gains(budget: pd.DataFrame) -> dict[tuple[Any, ...], float]:
+    """Return by point by which share its throughput would grow if an exchange took nothing."""
+    gains = {}
+    for row in budget.to_dict("records"):
+        lost = sum(max(0.0, row[part]) for part in _OF_EXCHANGE)
+        gains[_of(row, "options")] = lost / (1 - row["deviation"])
+    return gains
+
+
+def _with_scores(study: Study, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with the difference of the score, its margin, and whether it is not inferior."""
+    seeds: dict[tuple[Any, ...], PointSeeds] = {
+        (point.options, point.framework, point.knobs, point.workers): point for point in seeds_of(study)
+    }
+    sides = [
+        [seeds[_of(row, options)] for row in rows.to_dict("records")] for options in ("options", "against")
+    ]
+    found = [cells | {"non_inferior": test.shown} for cells, test in judged_points(study, *sides)]
+    columns = [*bounded("difference"), "margin", "non_inferior"]
+    scores = pd.DataFrame(found, columns=columns, index=rows.index)
+    return rows.join(scores)
+
+
+def _doubts(study: Study, rows: pd.DataFrame) -> list[str]:
+    """Return by row which requirements of a fair comparison its two points do not meet."""
+    points = {
+        PointPair(row["options"], row["knobs"], row["knobs"], row["workers"], row["framework"]): (
+            _of(row, "options"),
+            _of(row, "against"),
+        )
+        for row in rows.to_dict("records")
+    }
+    forbidding = [check for check in checks_of_points(study, points) if check.withholds]
+    return [
+        ", ".join(check.check for check in forbidding if not check.pairs or pair in check.pairs)
+        for pair in points
+    ]
+
+
+def strategy_sentence(study: Study, strategies: pd.DataFrame) -> str:
+    """Return what each strategy gains and costs on the most workers; empty where there is none."""
+    if strategies.empty:
+        return ""
+    most = int(strategies["workers"].max())
+    found: dict[str, list[Row]] = {}
+    for row in strategies[strategies["workers"] == most].to_dict("records"):
+        found.setdefault(row["options"], []).append(row)
+    return lines("strategies", found=found, workers=most, score=study.score)[0]
+
+
+def _outcome(row: Mapping[Any, Any]) -> str:
+    """Return what a row shows; of 3 or 4 repeats, what they suggest."""
+    low, high = row["ratio_low"], row["ratio_high"]
+    if np.isnan(low):
+        return NOT_ENOUGH
+    if low <= 1 <= high:
+        return _NOT_FASTER
+    if row["doubts"]:
+        return WITHHELD
+    by_score = {"yes": _FASTER, "no": _TRADE}
+    claim = _SLOWER if high < 1 else by_score.get(row["non_inferior"], _UNPROVEN)
+    return claim if row["pairs"] >= RECOMMENDED_REPEATS else f"{SUGGESTS}{claim}"

@@ -1,0 +1,195 @@
+"""Strategies of exchange: what local SGD and stale gradients train is what a plain loop of torch computes."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+from slurm.estimate import gains_without_exchange
+from slurm.study_folder import StudyFolder
+from tests.faults import Fault, attempt
+from tests.honest import Honest, write_honest
+from tests.reports import report_of
+from tests.tampering import Change, Runs, started, workers, write_lines
+from tests.tasks import points_config
+from tests.test_equality import EVERY_STEP, equal_config, learned, over_gloo, source
+from tests.trained import TrainedRuns
+from unet_scaling.data.order import epoch_order, worker_batches
+from unet_scaling.group.group import single_worker
+from unet_scaling.study.config import FRAMEWORKS, RunConfig
+from unet_scaling.study.options import Strategy
+from unet_scaling.study.study_file import recorded_study
+from unet_scaling.task.file_task import FileTask
+from unet_scaling.training import build_model, build_optimizer, learning_rate, set_learning_rate
+
+__all__ = ["source"]
+LOCAL = {"synchronise_every": 4}
+WEIGHTS_ALONE = {"synchronise_every": 4, "average_moments": False}
+STALE = {"staleness": 1}
+STRATEGIES = (LOCAL, WEIGHTS_ALONE, STALE)
+
+
+def with_strategy(config: RunConfig, **strategy: Any) -> RunConfig:
+    return config.model_copy(update={"strategy": Strategy(**strategy)})
+
+
+def points(folder: Path, framework: str, strategy: dict[str, Any], **options: Any) -> RunConfig:
+    """12 steps of Adam to an epoch, each worker by Gloo."""
+    config = points_config(folder, framework=framework, **{"workers": 2, "epochs": 4} | options)
+    config = over_gloo(config) if framework == "horovod" else config
+    return with_strategy(config, **strategy)
+
+
+def plain_loop(config: RunConfig) -> dict[str, Tensor]:
+    """Return what the workers of this run train, in one process and by no code of the strategies."""
+    task = FileTask(config)
+    data = task.load_data(single_worker())
+    models = [build_model(task, torch.device("cpu"), nn.BatchNorm2d) for _ in range(config.workers)]
+    optimizers = [build_optimizer(task, model) for model in models]
+    for epoch in range(config.training.epochs):
+        order = epoch_order(data.split.train, config.data.passes_per_epoch, config.seed, epoch)
+        batch = config.training.batch_per_worker
+        own = [worker_batches(order, rank, len(models), batch, 1) for rank in range(len(models))]
+        for optimizer in optimizers:
+            set_learning_rate(optimizer, learning_rate(config, epoch))
+        before: Sequence[Sequence[Tensor]] = ()
+        for step in range(len(own[0])):
+            gradients = []
+            for model, indices in zip(models, own, strict=True):
+                loss = task.loss(model, data.source.gather(indices[step][0]))
+                gradients.append([*torch.autograd.grad(loss, [*model.parameters()])])
+            left = len(own[0]) - 1 - step
+            if config.strategy.staleness:
+                for applied in filter(None, (before, gradients if left == 0 else ())):
+                    update(models, optimizers, [mean(each) for each in zip(*applied, strict=True)])
+                before = gradients
+            else:
+                for model, optimizer, each in zip(models, optimizers, gradients, strict=True):
+                    update([model], [optimizer], each)
+                if left % config.strategy.synchronise_every == 0:
+                    meet(models, optimizers, config.strategy.average_moments)
+    return models[0].state_dict()
+
+
+def mean(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(tensors)).mean(dim=0)
+
+
+def update(models: Any, optimizers: Any, gradients: Sequence[Tensor]) -> None:
+    for model, optimizer in zip(models, optimizers, strict=True):
+        for weight, gradient in zip(model.parameters(), gradients, strict=True):
+            weight.grad = gradient.clone()
+        optimizer.step()
+
+
+@torch.no_grad()
+def meet(models: Any, optimizers: Any, moments: bool) -> None:
+    for weights in zip(*(model.parameters() for model in models), strict=True):
+        states = [optimizer.state[weight] for optimizer, weight in zip(optimizers, weights, strict=True)]
+        kept = [[state[name] for state in states] for name in ("exp_avg", "exp_avg_sq") if moments]
+        for alike in ([*weights], *kept):
+            average = mean(alike)
+            for each in alike:
+                each.copy_(average)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_both_frameworks_train_what_a_plain_loop_does(
+    strategy: dict[str, Any], tmp_path: Path, session_folder: Path, trained_run: TrainedRuns
+) -> None:
+    """48 steps."""
+    folder = session_folder / "strategies"
+    configs = [points(folder, name, each) for each in STRATEGIES for name in FRAMEWORKS]
+    trained_run.together(configs)
+    native, horovod = (trained_run(points(folder, name, strategy)) for name in FRAMEWORKS)
+    assert learned(horovod.record) == learned(native.record)
+    expected = plain_loop(points(folder, "pytorch_native", strategy))
+    found = torch.load(native.folder / "weights.pt", weights_only=True)
+    assert set(found) == set(expected)
+    for name, tensor in expected.items():
+        assert torch.allclose(found[name], tensor, rtol=0, atol=1e-6), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("strategy", "optimizer"), [(LOCAL, "amsgrad"), (STALE, "sgd")], ids=str)
+def test_played_and_resumed_runs_train_what_two_undisturbed_workers_do(
+    strategy: dict[str, Any], optimizer: str, source: Path, tmp_path: Path, trained_run: TrainedRuns
+) -> None:
+    """Stopped between two exchanges; with dropout, buffers of all kinds, and groups of parameters."""
+    options: dict[str, Any] = {"accumulate": 1, "batch_per_worker": 4, "evaluate_every": 1, "epochs": 3}
+    saved = {"checkpoint_minutes": EVERY_STEP}
+    real = with_strategy(equal_config(source, "pytorch_native", 2, optimizer, **options), **strategy)
+    played = with_strategy(
+        equal_config(source, "pytorch_native", 1, optimizer, plays=2, **options | saved), **strategy
+    )
+    resumed = with_strategy(equal_config(source, "horovod", 2, optimizer, **options | saved), **strategy)
+    undisturbed = trained_run(real).record
+    for name, config in (("played", played), ("resumed", over_gloo(resumed))):
+        for fault in ("SIGTERM", "kill"):
+            ended = attempt(
+                tmp_path / name, config, Fault(fault, 3, config.workers - 1, every_step_is_safe=True)
+            )
+            assert not ended.record.complete
+        again = attempt(tmp_path / name, config).record
+        assert again.header is not None
+        assert again.header.resumed is not None
+        assert learned(again) == learned(undisturbed)
+
+
+def strategies_of(folder: Path, **truth: Any) -> pd.DataFrame:
+    write_honest(folder, Honest(workers=(1, 2), advantage=0.0, **truth))
+    return report_of(folder).table("strategies")
+
+
+def test_a_strategy_is_called_faster_only_where_its_score_is_not_inferior(tmp_path: Path) -> None:
+    """And gains no more than the budget of the point beside it allows."""
+    every = {"strategy": {"synchronise_every": [1, 4, 16]}}
+    found = strategies_of(tmp_path / "slow", overhead=4.0, **every)
+    assert list(found["outcome"]) == ["faster", "faster", "faster, at a loss", "faster, at a loss"]
+    assert (found["ratio"] - 1 < found["most_gain"]).all()
+    assert (found["most_gain"] < 0.15).all()
+    few = strategies_of(tmp_path / "few", overhead=4.0, repeats=3, **every)
+    assert set(few["outcome"]) == {"suggests faster", "suggests faster, at a loss"}
+    idle = strategies_of(tmp_path / "fast link", overhead=0.0, **every)
+    assert set(idle["outcome"]) == {"not shown to be faster"}
+    assert strategies_of(tmp_path / "none").empty
+    study = recorded_study(tmp_path / "slow")
+    assert study is not None
+    runs = map(StudyFolder(tmp_path / "slow", study).recorded, study.configs())
+    assert [*gains_without_exchange(runs)] == [
+        f"without any exchange {name} on 2 workers would be 10 % faster, by 5 complete runs: no strategy can "
+        "gain more"
+        for name in FRAMEWORKS
+    ]
+
+
+ELSEWHERE = {"node1": "node9"}
+
+
+@pytest.mark.parametrize(
+    ("change", "doubt"),
+    [
+        (started(lambda _, at: at + timedelta(days=3)), "order interleaved in time"),
+        (workers(host=lambda worker: ELSEWHERE[worker.host]), "same nodes"),
+    ],
+)
+def test_points_of_another_day_or_place_are_not_compared(change: Change, doubt: str, tmp_path: Path) -> None:
+    """The other strategy is compared as before."""
+    every = {"synchronise_every": [1, 4, 16]}
+    folder = write_honest(
+        tmp_path / "apart", Honest(FRAMEWORKS[:1], workers=(1, 2), overhead=4.0, strategy=every)
+    )
+    for path, lines in Runs(folder, workers=(2,)).records():
+        if lines.config.strategy.synchronise_every == 4:
+            write_lines(path, change(lines))
+    apart, others = report_of(folder).rows("strategies")
+    assert apart["outcome"] == "withheld"
+    assert doubt in apart["doubts"]
+    assert others["outcome"] == "faster, at a loss"
+    assert others["doubts"] == ""
