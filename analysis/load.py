@@ -142,14 +142,9 @@ def _is_run(path: Path) -> bool:
 
 def _read(folders: Sequence[Path]) -> Loaded:
     """Return the runs in the order of their folders, read by several processes where there are many."""
-    complete: list[CompleteRun] = []
-    left_out: list[UnusableRun] = []
-    for run in parallel_map(read_run, folders, chunk=RUNS_AT_ONCE):
-        if isinstance(run, CompleteRun):
-            complete.append(run)
-        else:
-            left_out.append(run)
-    return complete, left_out
+    runs = list(parallel_map(read_run, folders, chunk=RUNS_AT_ONCE))
+    complete = [run for run in runs if isinstance(run, CompleteRun)]
+    return complete, [run for run in runs if isinstance(run, UnusableRun)]
 
 
 def _as_compared(complete: Sequence[CompleteRun], left_out: Sequence[UnusableRun]) -> Loaded:

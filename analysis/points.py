@@ -76,11 +76,12 @@ def summarise(study: Study) -> pd.DataFrame:
     def speedups(baseline: Integers) -> Array:
         """Return speed-up and its bounds, (3, points), against the rows that `baseline` names."""
         known = np.flatnonzero(baseline != NONE)
-        of_known = launches.baseline_replicates(logs, replicated, known, baseline[known])
+        ratios = replicated[known]
+        ratios -= launches.baseline_replicates(logs, replicated, known, baseline[known])
         throughput = _values(points["throughput"])
         speedup = np.full((3, len(points)), np.nan)
         speedup[0, known] = throughput[known] / throughput[baseline[known]]
-        speedup[1:, known] = np.exp(bounds(replicated[known] - of_known))
+        speedup[1:, known] = np.exp(bounds(ratios))
         return speedup
 
     own = baseline_rows(points, points["workers"] == 1)

@@ -26,7 +26,7 @@ from analysis.study import (
     Run,
 )
 from analysis.valid import impossible_values, infidelity, step_faults, too_large
-from unet_scaling.study.config import RunConfig
+from unet_scaling.study.config import SHARED_TABLES, RunConfig
 from unet_scaling.study.disturbance import Disturbance, disturbance, helper_seconds, waiting_seconds
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.measurements import PHASE_COLUMNS, STARTUP_COLUMNS, CpuFacts
@@ -35,6 +35,7 @@ from unet_scaling.study.record_lines import AttemptFacts, Epoch, Evaluation, Hea
 from unet_scaling.study.run_state import STATE_OF_END, Exclusion, RunState, State, first_problem, recorded_run
 from unet_scaling.study.saliency import Saliency
 from unet_scaling.study.study_file import config_path, read_config
+from unet_scaling.study.validation import StrictModel
 
 Columns = dict[str, NDArray[np.generic]]
 Cells = dict[str, Any]
@@ -68,6 +69,8 @@ _NOT_RECORDED = "the run recorded no budget (training.budget was off, or its cod
 FEWEST_NUMBERS = 3
 RATIO_DIGITS = 9
 WHOLE_RUN = -1
+# Tables of options, of which the runs of a study have most in common: one object for all saves memory.
+_FIRST_EQUAL: dict[StrictModel, StrictModel] = {}
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,10 @@ def _complete_run(folder: Path, record: Record, note: str) -> CompleteRun:
     assert record.header is not None
     disturbed = disturbance(record)
     header, known = _with_earlier_attempts(record.header, folder)
+    tables = {name: getattr(header.config, name) for name in SHARED_TABLES}
+    tables = {name: _FIRST_EQUAL.setdefault(table, table) for name, table in tables.items()}
+    config = header.config.model_copy(update=tables)
+    header = header.model_copy(update={"config": config})
     epochs = epoch_columns(record.epochs, disturbed.stalled_epochs)
     workers = worker_columns(record, disturbed.stalled_epochs)
     rows = {
@@ -183,7 +190,6 @@ def _complete_run(folder: Path, record: Record, note: str) -> CompleteRun:
     }
     last = rows["evaluations"][-1] if rows["evaluations"] and not header.is_emulated else {}
     scores = [(row["score"], row["value"]) for row in rows["scores"] if row["epochs"] == last.get("epochs")]
-    config = header.config
     row = Run(
         run=name_of(folder),
         framework=config.framework,

@@ -114,12 +114,12 @@ def replicates(values: Array, deviations: Array | None = None, *, stream: int = 
     # Each draw takes a launch, the deviation of any launch's blocks and the residual of any launch.
     draws = (len(within), RESAMPLES // len(within) // BATCH, 3, BATCH, launches)
     launch, deviation, residual = random.integers(0, launches, draws).transpose(2, 0, 1, 3, 4)
-    parts = [
-        np.median(values[known][:, drawn] + own[:, of_blocks] + between[:, of_others], axis=-1)
-        for own, *chosen in zip(within, launch, deviation, residual, strict=True)
-        for drawn, of_blocks, of_others in zip(*chosen, strict=True)
-    ]
-    replicated[known] = np.concatenate(parts, axis=-1)
+    batch = 0
+    for own, *chosen in zip(within, launch, deviation, residual, strict=True):
+        for drawn, of_blocks, of_others in zip(*chosen, strict=True):
+            sums = values[known][:, drawn] + own[:, of_blocks] + between[:, of_others]
+            replicated[known, batch : batch + BATCH] = np.median(sums, axis=-1)
+            batch += BATCH
     return replicated
 
 
