@@ -259,11 +259,6 @@ def series_at(options: str, framework: Framework, knobs: str, workers: int) -> s
     return f"{options + ': ' if options else ''}{series} on {count(workers, 'worker')}"
 
 
-def name_of_floor(wire_seconds: float, floor_seconds: float) -> str:
-    """Return "floor", or what it is where the wire lies below it, since parts of the wire were hidden."""
-    return "floor" if floor_seconds <= wire_seconds else "one message"
-
-
 def gradient_bytes(header: Header) -> int:
     """Return the bytes of one step's gradients as one worker sends them; derived where a record is older."""
     return header.gradient_bytes or FLOAT32_BYTES * _parameter_count(header.config)

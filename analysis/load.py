@@ -99,7 +99,7 @@ def load_study(folder: Path) -> Study:
         runs = _as_compared(complete, left_out)
         recorded = recorded_study(folder)
         study = _studies(name, *runs, recorded.criteria if recorded else Criteria())
-        study = _with_other_files(study, folder)
+        study = replace(_with_other_files(study, folder), folder=folder)
         asked = _asked_table(folder, recorded, runs, study) if recorded else None
         until = recorded.until if recorded else None
         early = asked is not None and _is_early(asked)

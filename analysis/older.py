@@ -139,11 +139,11 @@ def arm_names(text: str) -> Mapping[Framework, str]:
     Raises UserError where they are not two different names, printable and not too long.
     """
     names = [part.strip() for part in text.split(",")]
-    allowed = 'give two different names with a comma between them, as in --names "MirroredStrategy,Horovod"'
+    allowed = 'give two different names without semicolon, as in --names "MirroredStrategy,Horovod"'
     if len(names) != len(FRAMEWORKS):
         raise UserError(f"--names has {len(names)} names: {text!r}; {allowed}")
     for name in names:
-        if not name.isprintable() or not 1 <= len(name) <= LONGEST_NAME_CHARACTERS:
+        if ";" in name or not name.isprintable() or not 1 <= len(name) <= LONGEST_NAME_CHARACTERS:
             raise UserError(
                 f"--names: {name!r} is not 1 to {LONGEST_NAME_CHARACTERS} printable characters; {allowed}"
             )

@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import partial
 
 from analysis.findings.answer import COST_TITLE, LEARN_FIRST, Answer
+from analysis.findings.commands import next_commands
 from analysis.findings.decide import Kind
-from analysis.findings.precision import submit_command
-from analysis.findings.trust import Light, Tile
+from analysis.findings.trust import Light, Tile, incomplete
 from analysis.played import KeptIou, PlayedQuality, kept_farthest_first, kinds_of
 from analysis.stats import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import POINT
@@ -32,7 +32,8 @@ def with_played(answers: Sequence[Answer], quality: PlayedQuality) -> list[Answe
 
 def _with_clause(answer: Answer, quality: PlayedQuality, kept: Sequence[KeptIou]) -> Answer:
     """Return the answer of real runs with how far played and real runs keep the IoU in its headline."""
-    clause = f"by {kinds_of(kept)} runs {quality.sentences[answer.options]}"
+    kinds = f"{kinds_of(kept)} runs (played: trained as so many workers, on fewer)"
+    clause = f"by {kinds} {quality.sentences[answer.options]}"
     return replace(answer, headline=f"{answer.headline}; {clause}")
 
 
@@ -53,7 +54,10 @@ def _answer(quality: PlayedQuality, kept: Sequence[KeptIou]) -> Answer:
     )
     line = f"{capitalised(quality.sentences[first.options])}; {kinds_of(kept)}, so without speed"
     kind: Kind = "played" if first.is_decided else "undecided"
-    steps = said(said="next", command=submit_command(study.subject), LEARN_FIRST=LEARN_FIRST)
+    more = max(1, RECOMMENDED_REPEATS - first.baseline_seeds)
+    is_incomplete = any(incomplete(study, first.options))
+    plan = next_commands(study, more)
+    steps = said(said="next", plan=plan, is_incomplete=is_incomplete, LEARN_FIRST=LEARN_FIRST)
     return Answer(first.options, kind, line, tiles, tuple(steps))
 
 

@@ -236,6 +236,7 @@ class Study:
     asked        one row per run that study.json asks for, and of each further repeat: ASKED_COLUMNS, with
                  the launches that it replaced, and how many of them were quiet; None without study.json
     until        how narrow the study asks its intervals to be; None for a fixed number of repeats
+    folder       that was read, and `output`, where its report goes; None where that is not known
     provenance_known  whether the logs say which code, data and machine they are of
     played       the runs that trained as other workers than they had, as a study of their own; None where
                  there is none. Its `workers` are those played, and no time or speed of it is known
@@ -268,6 +269,8 @@ class Study:
     digests: Mapping[str, Collection[int]] = field(default_factory=dict)
     significance: float = FIXED_SIGNIFICANCE
     until: Precision | None = None
+    folder: Path | None = None
+    output: Path | None = None
     asked: pd.DataFrame | None = None
     played: "Study | None" = None
     maps_only: "Study | None" = None

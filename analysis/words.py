@@ -26,9 +26,11 @@ from analysis.text import (
     unit_of_value,
     with_interval,
 )
+from unet_scaling.study.command_line import CALLED
 
 # From so many hours on a cost reads best in this unit: its name, and how many make an hour.
 UNITS_HOURS = ((2.0, "hours", 1), (2 / 60, "minutes", 60), (0.0, "seconds", 3600))
+COMMAND_AFTER = re.compile(rf": (?={re.escape(CALLED)} )")
 INTERVAL = re.compile(r"\[([-+\d.,%]+), ([-+\d.,%]+)\]")
 
 
@@ -104,6 +106,7 @@ def _environment(*, is_page: bool) -> Environment:
         "interval": interval_of,
         "listed": listed,
         "number": number,
+        "pasted": lambda step: [*COMMAND_AFTER.split(step, 1), ""][:2],
         "percent": percent,
         "sentence": sentence,
         "series_name": series_name,

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from slurm.scheduler import Slurm, UnreachableError
 from slurm.states import read_submission
-from unet_scaling.study.disturbance import disturbance
+from unet_scaling.study.disturbance import MOST_DISTURBED, disturbance
 from unet_scaling.study.errors import (
     EXIT_BUG,
     EXIT_DIVERGED,
@@ -40,8 +40,6 @@ EXIT_CODES: dict[State, int] = {"complete": EXIT_OK, "diverged": EXIT_DIVERGED, 
 # Not one, as a node or a file server may fail twice in a row.
 MOST_FRUITLESS = 3
 MOST_ATTEMPTS = 50
-# A machine that stays busy disturbs each further launch as well: then more of them only cost time.
-MOST_DISTURBED = 2
 
 
 def main() -> int:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -78,16 +78,6 @@ def problem(found: Told) -> str:
     return reason
 
 
-def cuts(text: str) -> Iterator[str]:
-    """The log without each one of its rows, numbers of the epochs closed up or not, and without each tail."""
-    header, *rows = text.splitlines()
-    for place in range(len(rows)):
-        left = [*rows[:place], *rows[place + 1 :]]
-        renumbered = [f"{epoch},{row.partition(',')[2]}" for epoch, row in enumerate(left)]
-        for kept in (left, renumbered, rows[:place]):
-            yield "\n".join([header, *kept]) + "\n"
-
-
 @pytest.mark.parametrize("layout", [PYTORCH, TENSORFLOW])
 def test_all_sixteen_logs_of_either_layout_are_read(tmp_path: Path, layout: str) -> None:
     write_sixteen(tmp_path, layout)
@@ -102,15 +92,6 @@ def test_all_sixteen_logs_of_either_layout_are_read(tmp_path: Path, layout: str)
 
 
 NAMES = {"": "pytorch_native", "hvd_": "horovod"}
-
-
-@pytest.mark.parametrize("layout", [PYTORCH, TENSORFLOW])
-@pytest.mark.parametrize(("kind", "workers"), [("", 1), ("", 14), ("hvd_", 2)])
-def test_no_cut_of_either_layout_is_used(tmp_path: Path, layout: str, kind: str, workers: int) -> None:
-    name = f"log_{kind}{workers}.csv"
-    text = reference_log(layout, workers, kind, epochs=20)
-    assert read(tmp_path, text, name).left_out == {}
-    assert [cut for cut in cuts(text) if not read(tmp_path, cut, name).left_out] == []
 
 
 def test_a_log_cut_at_any_byte_is_reported_and_never_used(tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ CASES = (
     Case(NEGOTIATION, ("syncs 5 ms a step, 4.8 %", "why_cycle_time.toml"), SYNCED, alone=SYNCED),
     silent(NEGOTIATION, SYNCED),
     silent(NEGOTIATION, Steps(), alone=SYNCED, framework=NATIVE),
-    Case(LITTLE, ("near the floor of 2.05 ms", "batch_per_worker"), replace(TINY, sync=0.003, wire=0.003),
+    Case(LITTLE, ("near the 2.05 ms", "batch_per_worker"), replace(TINY, sync=0.003, wire=0.003),
     alone=TINY),
     silent(LITTLE, Steps(sync=0.003, wire=0.003)),
     silent(LITTLE, Steps(sync=0.03, wire=0.03)),

@@ -48,7 +48,7 @@ PDF_PAGE = re.compile(rb"/Type\s*/Page\b(?!s)")
 # Pixels: the type scale of report.css, which the figures share.
 TYPE_SCALE = {12, 13, 14, 20, 28}
 # What each kind of study alone can draw.
-OF_MAPS = {"saliency_speed", "saliency_budget", "saliency_curves"}
+OF_MAPS = {"saliency_speed", "saliency_curves"}
 OF_PLAYED = {"quality"}
 
 

@@ -187,19 +187,6 @@ def test_what_cannot_be_predicted_is_refused(
     assert not (tmp_path / "study" / "predictions").exists()
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [("1", "at least 2"), ("8,8", "allowed: different numbers"), ("eight", "allowed: different numbers")],
-)
-def test_counts_that_are_none_are_wrong_usage(
-    tmp_path: Path, asked: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as refused:
-        main(["predict", str(tmp_path), "--for", asked])
-    assert refused.value.code == EXIT_USAGE
-    assert said in capsys.readouterr().err
-
-
 @pytest.fixture
 def predicted(tmp_path: Path) -> Path:
     """A study of 1, 2 and 4 workers with a prediction of 8, and the runs on 8 of later."""

@@ -13,7 +13,7 @@ from rich.console import Console
 import slurm.local
 import slurm.local_plan
 import slurm.processes
-from slurm.after_run import MOST_DISTURBED, disturbed_reason, is_to_be_repeated, set_disturbed_aside
+from slurm.after_run import disturbed_reason, is_to_be_repeated, set_disturbed_aside
 from slurm.local import run_study
 from slurm.local_plan import local_plan
 from slurm.processes import say_whether_quiet
@@ -21,6 +21,7 @@ from slurm.study_folder import StudyFolder
 from tests.budgets import Steps, write_budget_run
 from tests.records import Measured, write_record
 from unet_scaling.study.config import StudyConfig
+from unet_scaling.study.disturbance import MOST_DISTURBED
 from unet_scaling.study.record import read_record
 from unet_scaling.study.run_state import RecordedRun, recorded_run
 from unet_scaling.study.study_file import read_config

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from analysis.__main__ import main
-from tests.honest import Honest, write_honest
 from tests.records import digest
 from tests.reports import Told, report_of, reported
 from tests.saliency_records import Made, write_explained
@@ -205,10 +204,3 @@ def test_runs_of_maps_only_stand_beside_timed_ones_and_played_ones_do_not(tmp_pa
     assert {row["framework"] for row in found.rows("saliency")} == {"pytorch_native", "horovod"}
     assert np.isfinite(found.row("summary")["images_per_second"])
     assert {row["kind"] for row in found.rows("played")} <= {"real"}
-
-
-def test_a_report_without_maps_has_no_trace_of_them(tmp_path: Path) -> None:
-    for path in reported(write_honest(tmp_path / "plain", Honest(workers=(1, 2), repeats=3))).iterdir():
-        assert "saliency" not in path.name
-        if path.suffix in {".html", ".json", ".md", ".csv"}:
-            assert not {"saliency", "gallery"} & {*path.read_text().lower().split()}, path.name

@@ -24,7 +24,7 @@ from analysis.score import Score
 from analysis.stats import kept_though_disturbed
 from analysis.study import NOT_RECORDED, POINT, Study
 from analysis.text import clean, count, first_of
-from unet_scaling.study.command_line import PASTED
+from unet_scaling.study.command_line import CALLED
 from unet_scaling.study.config import ALL_FRAMEWORKS, Framework
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.record_lines import Header
@@ -381,7 +381,7 @@ def remarks_on(a: StudySide, b: StudySide, differing: Sequence[ComparedFact]) ->
         study = side.study
         if len(study.left_out):
             left_out = count(len(study.left_out), "run")
-            yield f"{side.letter} leaves out {left_out}: {PASTED} report {side.folder} says why"
+            yield f"{side.letter} leaves out {left_out}: {CALLED} report {side.folder} says why"
         if study.played is not None:
             yield f"{side.letter} has {count(len(study.played.runs), 'played run')}, which are not compared"
         yield from (f"{side.letter}: {note}" for note in (*disturbed_notes(study), *study.notes))

@@ -37,17 +37,8 @@ LARGEST_RISE_RATIO = 1.5
 # Share of the workers' time to which an axis goes at least: less would make noise look like a finding.
 LEAST_BUDGET_SHARE = 0.02
 BUDGET_PARTS = {
-    "data_wait": "data wait", "compute": "compute", "wire": "wire", "imbalance": "imbalance",
+    "data_wait": "data wait", "compute": "compute", "wire": "communication", "imbalance": "imbalance",
     "optimizer": "optimizer", "unequal_work": "unequal work", "rest": "rest",
-}  # fmt: skip
-STARTUP_PARTS = {
-    "imports_seconds": "imports", "join_seconds": "join the group", "data_seconds": "open the data",
-    "model_seconds": "build the model", "distribution_seconds": "distribute the state",
-    "warm_up_step_seconds": "warm-up step",
-}  # fmt: skip
-MAP_PARTS = {
-    "forward_seconds": "forward passes", "masks_seconds": "masks", "weighting_seconds": "weighting",
-    "sum_seconds": "sum over workers", "files_seconds": "files", "other_seconds": "other",
 }  # fmt: skip
 ORDERS = {"own": "in the map's order", "random": "in random order"}
 ZERO_SENTENCE = "Axes start at zero or are logarithmic."
@@ -113,7 +104,7 @@ def _scaling(inputs: Inputs) -> list[Chart]:
     line = partial(Line, rows=points, series=inputs.series, runs=inputs.runs, run_unit=study.unit)
     if (points["speedup"].notna() & (points["workers"] > 1)).any():
         speed = line(
-            title="Speed-up over 1 worker (efficiency)", y="speedup", scale="as workers", ideal="workers",
+            title="Speed-up over 1 worker (efficiency)", y="speedup", scale="as workers", ideal=True,
             label=lambda row: f"{chart_number(row['speedup'], '.2f')} ({chart_percent(row['efficiency'])})",
             says=f"Speed-up: each framework is compared with its own run on 1 worker. {ZERO_SENTENCE}",
         )  # fmt: skip
@@ -226,10 +217,10 @@ def _strategies(inputs: Inputs) -> list[Chart]:
 def _budget(inputs: Inputs) -> list[Chart]:
     """Return the share of the workers' time that each part takes."""
     chart = Stack(
-        title="1 - efficiency, in parts", rows=inputs.overhead.budget, series=inputs.series, y="deviation",
-        y_name="1 - efficiency", form=".1%", parts=BUDGET_PARTS, least_top=LEAST_BUDGET_SHARE,
+        title="lost efficiency", rows=inputs.overhead.budget, series=inputs.series, y="deviation",
+        form=".1%", parts=BUDGET_PARTS, least_top=LEAST_BUDGET_SHARE,
         says="Each part: the share of the workers' time that is lost in it against 1 worker; below zero a "
-        f"part takes less time per {inputs.study.score.sample}. Diamonds: 1 - efficiency, the sum of parts.",
+        f"part takes less time per {inputs.study.score.sample}. Diamonds: the sum of parts.",
     )  # fmt: skip
     return [chart]
 
@@ -242,26 +233,11 @@ def _difference(inputs: Inputs) -> list[Chart]:
         pairs = zip(rows["native_knobs"], rows["horovod_knobs"], strict=True)
         rows = rows.assign(framework="horovod", knobs=[", ".join(filter(None, pair)) for pair in pairs])
     chart = Stack(
-        title="difference", rows=rows, y="difference", y_name="difference", form=".1%",
+        title="difference", rows=rows, y="difference", form=".1%",
         series=drawn_series(rows, {"horovod": "Horovod against native DDP"}), parts=BUDGET_PARTS,
         least_top=LEAST_BUDGET_SHARE,
         says="Above zero Horovod needs more time, below zero native DDP; in shares of native DDP's time per "
         f"{inputs.study.score.sample}. Diamonds: the sum, which is the ratio of throughputs less 1.",
-    )  # fmt: skip
-    return [chart]
-
-
-@figure("wire", "budget", bars=True)
-def _wire(inputs: Inputs) -> list[Chart]:
-    """Return milliseconds of wire in a step, and one message of all gradients."""
-    rows = inputs.overhead.network
-    for name in ("wire", "floor") if len(rows) else ():
-        rows = rows.assign(**{f"{name}{end}": 1000 * rows[f"{name}_seconds{end}"] for end in ENDS})
-    chart = Line(
-        title="Wire of a step, and one message of all gradients (dotted), ms", rows=rows, y="wire",
-        series=inputs.series, floor="floor", unit=" ms", scale="log",
-        says="Dotted: one message of all gradients over the probed network. Wire that overlaps with backward "
-        "is not seen, so it may lie below.",
     )  # fmt: skip
     return [chart]
 
@@ -399,23 +375,6 @@ def curve(inputs: Inputs, table: pd.DataFrame, y: str, x: str, **others: str) ->
     )  # fmt: skip
 
 
-@figure("startup", "cost")
-def _startup(inputs: Inputs) -> list[Chart]:
-    """Return the mean seconds of each part of the start-up; the total from the fastest to the slowest run."""
-    parts = inputs.study.startups.groupby("run", observed=True)[[*STARTUP_PARTS]].mean()
-    runs = inputs.study.runs[[*POINT, "run"]].join(parts, on="run").dropna()
-    points = runs.assign(total=runs[[*STARTUP_PARTS]].sum(axis=1)).groupby(POINT, sort=False)
-    bounds = {"total_low": points["total"].min(), "total_high": points["total"].max()}
-    chart = Stack(
-        title="seconds to the first epoch", series=inputs.series, y="total", y_name="start-up", form=".1f",
-        rows=points[[*STARTUP_PARTS, "total"]].mean().assign(**bounds).reset_index(), parts=STARTUP_PARTS,
-        unit=" s",
-        says="Each part: mean over workers and runs. Diamonds: the sum; bars: from the fastest to the "
-        "slowest run. Start-up is no part of the training time, nor of any throughput.",
-    )  # fmt: skip
-    return [chart]
-
-
 @figure("prediction", "prediction")
 def _prediction(inputs: Inputs) -> list[Chart]:
     """Return measured medians, predictions of larger counts from smaller, and what is expected beyond."""
@@ -473,29 +432,15 @@ def maps_as_runs(inputs: Inputs) -> Inputs:
 
 @figure("saliency_speed", "saliency", bars=True, of=maps_as_runs)
 def _saliency_speed(inputs: Inputs) -> list[Chart]:
-    """Return saliency maps per second, and the efficiency of making them."""
+    """Return saliency maps per second."""
     if inputs.points.empty:
         return []
     unit = inputs.study.unit
-    line = partial(Line, rows=inputs.points, series=inputs.series, runs=inputs.runs, run_unit=unit)
-    speed = line(title="Saliency maps per second", y="throughput", unit=f" {unit}", scale="as workers")
-    efficiency = line(
-        title="Efficiency of making maps", y="efficiency", form=".0%", ideal="1", least_top=1.1,
-        says="Efficiency: maps per second over those of the same series on 1 worker, divided by the workers.",
+    line = Line(
+        title="Saliency maps per second", rows=inputs.points, y="throughput", unit=f" {unit}",
+        series=inputs.series, runs=inputs.runs, run_unit=unit, scale="as workers",
     )  # fmt: skip
-    return [speed, efficiency]
-
-
-@figure("saliency_budget", "saliency", bars=True, of=maps_as_runs)
-def _saliency_budget(inputs: Inputs) -> list[Chart]:
-    """Return the seconds of all workers for one map, in parts."""
-    chart = Stack(
-        title="worker-seconds for a map", rows=inputs.points, series=inputs.series, parts=MAP_PARTS,
-        y="worker_seconds_per_map", y_name="worker-seconds for a map", unit=" s",
-        says="Each part: seconds of all workers together for one map; sum over workers holds the wait for "
-        "the slowest. Diamonds: the sum of the parts.",
-    )  # fmt: skip
-    return [chart]
+    return [line]
 
 
 @figure("saliency_curves", "saliency", says_undrawn=False)

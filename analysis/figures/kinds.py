@@ -13,7 +13,6 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Transform, offset_copy
 
 from analysis.arrays import Array
-from analysis.budget import name_of_floor
 from analysis.figures.frame import (
     MOST_SINGLE_RUNS,
     PLOT_HEIGHT_PX,
@@ -82,10 +81,9 @@ class Line(Chart):
     rows       may have a column note, which is written beside a point
     runs       single runs with the columns POINT, run, hosts, seed, throughput in `run_unit`, and `y`
     label      text at the end of a line
-    scale      of the values: from zero, logarithmic, or logarithmic where the workers span much
-    ideal      a line to compare with: as many as there are workers, or 1
+    scale      of the values: from zero, or logarithmic where the workers span much
+    ideal      whether to draw as many as there are workers, to compare with
     least_top  up to where the axis goes at least
-    floor      column that is drawn dotted
     room       what else the axes have to hold: options, workers, value
     margin     of a band below the value of 1 worker; the axis then does not start at zero
     """
@@ -93,10 +91,9 @@ class Line(Chart):
     runs: pd.DataFrame = field(default_factory=pd.DataFrame)
     run_unit: str = ""
     label: Callable[[Row], str] | None = None
-    scale: Literal["zero", "log", "as workers"] = "zero"
-    ideal: Literal["", "workers", "1"] = ""
+    scale: Literal["zero", "as workers"] = "zero"
+    ideal: bool = False
     least_top: float = 0.0
-    floor: str = ""
     room: pd.DataFrame = field(
         default_factory=lambda: pd.DataFrame({"options": [], "workers": [], "value": []})
     )
@@ -131,9 +128,8 @@ class Line(Chart):
         labels = []
         if self.ideal:
             ends = [counts[0] if is_wide(counts) else 0, counts[-1]]
-            values = ends if self.ideal == "workers" else [1, 1]
-            axes.plot(ends, values, color=Colour.MUTED, linewidth=1.2, linestyle=DASHED, zorder=1)
-            labels.append(Label(ends[1], values[1], "ideal", Colour.MUTED, bold=False))
+            axes.plot(ends, ends, color=Colour.MUTED, linewidth=1.2, linestyle=DASHED, zorder=1)
+            labels.append(Label(ends[1], ends[1], "ideal", Colour.MUTED, bold=False))
         for number, each in enumerate(series):
             # -1, 1, -2, 2, ...: bars and runs of neighbours stand on different sides.
             labels += self.draw_series(axes, each, (number // 2 + 1) * (-1 if number % 2 == 0 else 1))
@@ -145,16 +141,13 @@ class Line(Chart):
 
     def _set_values(self, axes: Axes, rows: pd.DataFrame, room: Array, counts: Sequence[int]) -> None:
         values = np.append(self.ends(rows), room)
-        if self.floor:
-            values = np.append(values, rows[self.floor])
         if len(self.runs):
             values = np.append(values, self.runs.loc[self.runs["options"].isin(rows["options"]), self.y])
-        log = self.scale == "log" or (self.scale == "as workers" and is_wide(counts))
-        log = log and bool((values > 0).any())
-        if self.ideal == "workers":
+        log = self.scale == "as workers" and is_wide(counts) and bool((values > 0).any())
+        if self.ideal:
             values = np.append(values, counts)
         value_axis(axes, "y", values, log=log, least_top=self.least_top, percent="%" in self.form)
-        if self.ideal == "workers" and not log:
+        if self.ideal and not log:
             axes.set_yticks([0, *spaced(axes, counts)])
         if self.margin:
             # In all panels the same axis. Where series share the median of 1 worker, there is one band.
@@ -184,23 +177,11 @@ class Line(Chart):
         for row in records(rows, self.y)[-1:]:
             text = self.label(row) if self.label else self.number(row[self.y]).removesuffix(self.unit)
             labels += [Label(row["workers"], row[self.y], text, style.text_colour)] * bool(text)
-        if self.floor:
-            dotted = series.look(linestyle=DOTTED, linewidth=1.5, marker="_", markersize=11)
-            axes.plot(rows["workers"], rows[self.floor], **dotted | {"markeredgecolor": style.colour})
-            for row in records(rows, self.floor)[-1:]:
-                text = f"{name_of_floor(row[self.y], row[self.floor])} {chart_number(row[self.floor])}"
-                labels.append(Label(row["workers"], row[self.floor], text, style.text_colour, bold=False))
         return labels
 
     def mark(self, row: Row) -> str:
         """Return what stands beside the pointer on the median of a point."""
         return f"{on_workers(row['workers'])}: {self.value(row)}"
-
-    def value(self, row: Row) -> str:
-        """Return the value of a row with its interval, and its floor."""
-        floor = row[self.floor] if self.floor else NAN
-        name = "" if np.isnan(floor) else f", {name_of_floor(row[self.y], floor)} {self.number(floor)}"
-        return f"{super().value(row)}{name}"
 
     def _draw_runs(self, axes: Axes, series: DrawnSeries, side: int) -> None:
         known = records(series.rows(self.runs), self.y)
@@ -265,13 +246,11 @@ class Stack(Chart):
     """Parts over the workers, bottom first, and beside each bar the total `y`; all panels have one y axis.
 
     parts      column of a part -> its name
-    y_name     what the total is called beside the pointer
     least_top  up to where the axis goes at least
     """
 
     parts: Mapping[str, str]
-    y_name: str
-    least_top: float = 0.0
+    least_top: float
     by: tuple[str, ...] = ("options", "framework", "knobs")
 
     def panels(self) -> list[Panel]:
@@ -317,7 +296,7 @@ class Stack(Chart):
         axes.vlines(x, low, high, color=Colour.INK, linewidth=1.6, zorder=4)
         (sums,) = axes.plot(x, totals, "D", color=Colour.INK, markersize=5, zorder=5)
         told = [(on_workers(row["workers"]), self.value(row)) for row in rows.to_dict("records")]
-        title_marks(sums, [f"{self.y_name} {where}: {value}" for where, value in told])
+        title_marks(sums, [f"{self.title} {where}: {value}" for where, value in told])
 
     def _set_values(self, axes: Axes) -> None:
         rows = pd.concat([series.rows(self.rows) for series in self.series])

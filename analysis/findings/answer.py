@@ -11,6 +11,7 @@ from typing import get_args
 import pandas as pd
 
 from analysis.contrast import SUGGESTED
+from analysis.findings.commands import next_commands
 from analysis.findings.decide import (
     MOST_EFFICIENCY,
     Candidate,
@@ -19,7 +20,7 @@ from analysis.findings.decide import (
     best_of,
     slower_framework,
 )
-from analysis.findings.precision import more_repeats, repeats_for_intervals, submit_command
+from analysis.findings.precision import more_repeats, repeats_for_intervals
 from analysis.findings.trust import Light, Tile, Trust, incomplete
 from analysis.options import is_knob
 from analysis.pairs import NO, Check
@@ -201,15 +202,16 @@ def _next_steps(advice: Recommendation, checks: Sequence[Check], context: dict[s
     undecided = [point for point in points.larger if point.standing == "undecided"]
     bounded = {point.criterion for point in undecided if not math.isnan(point.row["difference"])}
     would_decide = advice.workers is None and bounded & {"efficiency", "iou"}
+    more = missing or (points.most_repeats if would_decide else 0)
     steps = lines(
         "next",
-        command=submit_command(study) if study.provenance_known else "",
-        unmet=dict.fromkeys(check.check for check in checks if check.mark == NO),
-        missing=missing,
-        incomplete=any(incomplete(study, advice.options)),
-        time=more_repeats(study, missing),
+        plan=next_commands(study, more),
+        is_incomplete=any(incomplete(study, advice.options)),
         asks_for_1=_asks_for(study, "workers", 1),
-        more=more_repeats(study, points.most_repeats) if would_decide and advice.kind != "stay" else "",
+        asks_for_more=study.asked is not None and study.asked["workers"].max() > 1,
+        unmet=[check.check for check in checks if check.mark == NO],
+        missing=missing,
+        time=more_repeats(study, more) if more else "",
         LAUNCH_HINT=LAUNCH_HINT,
         LEARN_FIRST=LEARN_FIRST,
         **context,

@@ -1,4 +1,4 @@
-"""Whether a study needs more repeats, how long they take, and the command that adds them.
+"""Whether a study needs more repeats, and how long they take.
 
   python -m analysis.findings.precision logs/STUDY
 
@@ -23,15 +23,13 @@ from analysis.pairs import KEY, PAIR, PointPair, pair_of, paired_runs, point_nam
 from analysis.stats import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import POINT, Study
 from analysis.text import count
-from unet_scaling.study.command_line import PASTED, CommandLine
+from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.measurements import STARTUP_COLUMNS
 from unet_scaling.study.repeats import Precision
 from unet_scaling.study.run_state import Exclusion
 from unet_scaling.study.study_file import recorded_study
 from unet_scaling.study.texts import duration
-
-NO_CLUSTER_FILE = "YOUR_CLUSTER.toml"
 
 
 def main() -> None:
@@ -135,24 +133,6 @@ def more_repeats(study: Study, number: int) -> str:
         return count(number, "more repeat")
     about = "about" if runs["run"].isin(study.startups["run"]).all() else "at least"
     return f"{count(number, 'more repeat')} ({about} {duration(needed)})"
-
-
-def study_file_name(study: Study) -> str:
-    """Return the name of the study's file, from which the study has its name."""
-    return f"{next(header.config.study for header in study.headers.values())}.toml"
-
-
-def submit_command(study: Study) -> str:
-    """Return the command, from the project's folder, that submits the study file of the report."""
-    cluster = NO_CLUSTER_FILE if is_of_slurm(study) else None
-    file = study_file_name(study)
-    copy = f"logs/{file.removesuffix('.toml')}/report/{file}"
-    return f"{PASTED} submit {copy} --cluster {cluster}" if cluster else f"{PASTED} run {copy}"
-
-
-def is_of_slurm(study: Study) -> bool:
-    """Return whether jobs of Slurm trained these runs."""
-    return any("SLURM_JOB_ID" in header.job for header in study.headers.values())
 
 
 if __name__ == "__main__":

@@ -24,13 +24,13 @@ _PAIR = """
         (horovod_knobs) | | Horovod with | text
         (workers) | | workers | ,.0f"""
 _OVERHEAD = """
-        data_wait ± | until a batch is where it is used, host to device included | data wait | +z.1% ±
-        compute ± | forward and backward | compute | +z.1% ±
-        wire ± | the smallest sync of each step | wire | +z.1% ±
-        imbalance ± | waiting for a slower worker, in a step or at the end of an epoch | imbalance | +z.1% ±
-        optimizer ± | | optimizer | +z.1% ±
+        data_wait ± | until a batch is where it is used, host to device included | data wait | +z.1%
+        compute ± | forward and backward | compute | +z.1%
+        wire ± | the smallest sync of each step | communication | +z.1%
+        imbalance ± | waiting for a slower worker, in a step or at the end of an epoch | imbalance | +z.1%
+        optimizer ± | | optimizer | +z.1%
         unequal_work ± | 0 where the images prove equal work; else the row is not there
-        rest ± | what no phase explains | rest | +z.1% ±"""
+        rest ± | what no phase explains | rest | +z.1%"""
 _MAP_SHARES = """
         masks_share, forward_share, weighting_share, sum_share, files_share, other_share | of the workers'
             time: making masks, masked images and forward passes, adding up masks by their scores, sums over
@@ -210,7 +210,7 @@ TABLES = (
         "Causes of the lost efficiency, most at stake first", leads=True),
     Table("budget.csv", lambda report: report.overhead.budget, _POINT + """
         repeats | launches that are used
-        deviation ± | 1 - efficiency: the sum of the parts | 1 - efficiency | z.1% ±
+        deviation ± | 1 - efficiency: the sum of the parts | lost efficiency | z.1% ±
         """ + _OVERHEAD + """
         contended ± | data_wait and compute together, no further part: what competing threads slow
         rest_of_step | share of a step that no phase explains

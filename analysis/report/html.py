@@ -26,7 +26,7 @@ KIND_WORDS: dict[Kind, str] = {
     "speed": "Speed only",
     "undecided": "Undecided",
     "unfair": "No fair comparison",
-    "played": "{score} only: played",
+    "played": "{score} only: played, trained as so many workers on fewer",
     "script": "Recorded in a script: not compared",
     "maps": "Saliency maps only",
 }

@@ -3,6 +3,7 @@
 import argparse
 import gc
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from analysis.csv_table import load_csv
@@ -52,8 +53,8 @@ def _report(study: Study, source: Path, output: Path | None) -> int:
         raise UserError(f"{source} has no usable run; the reasons are listed above", EXIT_BAD_DATA)
     # The study stays until the end: no search for garbage, in any process, needs to visit it.
     gc.freeze()
-    report = make_report(study)
     folder = output or source / "report"
+    report = make_report(replace(study, output=folder))
     try:
         write_report(report, folder)
     except OSError as error:
@@ -89,7 +90,7 @@ def no_more_to_come(study: Path, folder: Path) -> bool:
     folders = [study / each.run for each in recorded.configs()] if recorded else []
     states = [run_state(each).state for each in folders or list_run_folders(study)]
     loaded = load_study(study)
-    report = make_report(loaded) if len(loaded.subject.runs) else None
+    report = make_report(replace(loaded, output=folder)) if len(loaded.subject.runs) else None
     if report:
         write_report(report, folder)
     complete = states.count("complete")

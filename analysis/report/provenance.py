@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.facts import FACTS, values_of, version_facts
-from analysis.findings.precision import NO_CLUSTER_FILE, is_of_slurm, study_file_name, submit_command
+from analysis.findings.commands import NO_CLUSTER_FILE, is_of_slurm, study_file_name
 from analysis.options import TASK_SWITCHES
 from analysis.study import NAMES, Study
 from analysis.text import clean, count, listed
@@ -83,14 +83,16 @@ def reproduction(study: Study) -> Reproduction | None:
     """Return the study file of the used runs and the commands; None for logs that carry no headers.
 
     The product of the file's axes may hold points that were not used here: runs that failed, or were
-    refused. A remark says how many. Paths in the project are relative to it; others would name a folder of
-    the machine that trained, so they become `data/NAME`, with a remark.
+    refused. A remark says how many. Paths in the project are relative to it; others stay as they are, so that
+    the file goes on with the runs, with a remark for other machines.
     """
     configs = [header.config for header in study.headers.values()]
     if not configs:
         return None
     axes = _axes(configs)
-    commands = (submit_command(study), f"{PASTED} report logs/{configs[0].study}")
+    file = study_file_name(study)
+    again = f"submit {file} --cluster {NO_CLUSTER_FILE}" if is_of_slurm(study) else f"run {file}"
+    commands = (f"{PASTED} {again}", f"{PASTED} report logs/{configs[0].study}")
     remarks = (*_remarks(configs, axes), *_places(study))
     asked = study.criteria.model_dump(exclude_defaults=True)
     criteria = {study.score.key(key): value for key, value in asked.items()}
@@ -105,17 +107,16 @@ def study_file(study: Study) -> dict[str, bytes]:
 
 def _places(study: Study) -> Iterator[str]:
     """Yield what the commands and paths of this machine leave to the reader."""
-    yield f"{study_file_name(study)} is beside this report; the command names its usual place"
     configs = [header.config for header in study.headers.values()]
     task = configs[0].task
     if task.file is not None:
-        yield f"put {Path(task.file).name}, the file of its task with SHA-256 {task.sha256}, beside it"
+        yield f"task.file has the SHA-256 {task.sha256}; elsewhere, give the path that it has there"
     if is_of_slurm(study):
         yield f"the records do not name the cluster file: {NO_CLUSTER_FILE} stands for yours"
     paths = {key: [getattr(getattr(config, key[0]), key[1]) for config in configs] for key in PATH_KEYS}
     outside = [f"{table}.{key}" for (table, key), each in paths.items() if any(map(_is_outside, each))]
     if outside:
-        yield f"{listed(outside)}: the runs read a place outside the project; put your own there"
+        yield f"{listed(outside)}: the runs read a place outside the project; elsewhere, put your own there"
 
 
 def _is_outside(path: str | Path | None) -> bool:
@@ -124,10 +125,8 @@ def _is_outside(path: str | Path | None) -> bool:
 
 
 def _portable(path: str) -> str:
-    """Return a path relative to the project, or what stands for one outside of it."""
-    if _is_outside(path):
-        return f"data/{Path(path).name}"
-    return Path(path).relative_to(PROJECT).as_posix() if Path(path).is_absolute() else path
+    """Return a path relative to the project, where it is in it."""
+    return Path(path).relative_to(PROJECT).as_posix() if Path(path).is_relative_to(PROJECT) else path
 
 
 def _axes(configs: Sequence[RunConfig]) -> Axes:
@@ -141,7 +140,7 @@ def _axes(configs: Sequence[RunConfig]) -> Axes:
 def _options(config: RunConfig) -> Iterator[tuple[tuple[str, str], Hashable]]:
     """Return every option of a run, set or not, by table and key."""
     if config.task.file is not None:
-        yield ("task", "file"), Path(config.task.file).name
+        yield ("task", "file"), config.task.file
         for key in TASK_SWITCHES:
             if getattr(config.task, key) != TaskOptions.model_fields[key].default:
                 yield ("task", key), getattr(config.task, key)

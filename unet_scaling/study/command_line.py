@@ -16,15 +16,13 @@ from unet_scaling.study.texts import did_you_mean
 
 # What the programs are called from; the first word of sys.argv where one of its commands runs.
 COMMAND = "unet-scaling"
-# How reports name it, whoever makes them from wherever: the line can be pasted at the root of the clone.
 PASTED = f".venv/bin/{COMMAND}" if IS_CLONE else COMMAND
-# How it was called: a hint on the terminal can be pasted where the user stands.
-CALLED = sys.argv[0] if Path(sys.argv[0]).name == COMMAND else PASTED
-if shutil.which(COMMAND) == CALLED:
-    CALLED = COMMAND
+# How it was called, from wherever: a hint can be pasted where the user stands.
+CALLED = PASTED if Path.cwd() == PROJECT or not IS_CLONE else f"{PROJECT}/{PASTED}"
+if Path(sys.argv[0]).name == COMMAND:
+    CALLED = COMMAND if shutil.which(COMMAND) == sys.argv[0] else sys.argv[0]
 UNRECOGNIZED = "unrecognized arguments: "
-# Where no study is at hand.
-LAUNCH_HINT = f"{PASTED} run STUDY.toml (on Slurm: submit)"
+LAUNCH_HINT = f"{CALLED} run STUDY.toml (on Slurm: submit)"
 
 
 def check_command(folder: object) -> str:
@@ -34,7 +32,8 @@ def check_command(folder: object) -> str:
 
 def named_folder(study: str, logs: Path = PROJECT / "logs") -> Path:
     """Return the folder of a study that is given by its name below `logs`, or by its folder."""
-    return logs / study if (logs / study).is_dir() else Path(study)
+    is_name = study.strip("./") == study and (logs / study).is_dir()
+    return logs / study if is_name else Path(study)
 
 
 class CommandLine(argparse.ArgumentParser):

@@ -15,6 +15,7 @@ from unet_scaling.study.record_lines import Epoch, Provenance
 # time and all but one less than this; that one had a quarter of its core taken. What is lost below the bound
 # is of the size by which launches differ anyway (2 to 5 %).
 DISTURBED_SHARE = 0.05
+MOST_DISTURBED = 2  # launches again of a run: a machine that stays busy disturbs each further one as well
 # The cores' counters advance in ticks of 10 ms: 5 % of less than a second is less than 5 of them: noise.
 SHORTEST_JUDGED_SECONDS = 1.0
 TICK_SECONDS = 0.01
