@@ -158,8 +158,8 @@ def interval_notes(points: pd.DataFrame) -> Iterator[str]:
     if len(enough) and coverage(int(enough.min())) < CONFIDENCE:
         percent = 100 * coverage(int(enough.min()))
         yield (
-            f"an interval over {enough.min()} launches holds the median in about {percent:.0f} % of studies, "
-            f"not {100 * CONFIDENCE:.0f} %: so few launches cannot promise more"
+            f"with {enough.min()} launches the intervals are right in about {percent:.0f} % of studies, "
+            f"not in {100 * CONFIDENCE:.0f} %"
         )
 
 

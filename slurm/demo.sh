@@ -47,7 +47,7 @@ again=
 [ ${#options[@]} -eq 0 ] || again=$(printf ' %q' "${options[@]}")
 cat <<TEXT
 
-everything else that it says: $report/console.txt
+full output: $report/console.txt
 next:
   .venv/bin/unet-scaling run $study_file --set repeats=5$again && .venv/bin/unet-scaling report $logs/$study   # 5 launches of a point, as recommended
   DEMO_DATA=MY_IMAGES make demo   # your images: a folder with images/ and masks/, paired by file name

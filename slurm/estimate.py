@@ -198,7 +198,7 @@ class TimeEstimate:
         ranges = [each for each in map(self.seconds, configs) if each is not None]
         if not ranges:
             why = f"no run of these points is complete{self._cure(configs)}"
-            return f"how long that takes is not known: {why}"
+            return f"duration unknown: {why}"
         low = sum(each.low for each in ranges)
         high = sum(each.high for each in ranges)
         about = duration(low) if low == high else f"{duration(low)} to {duration(high)}"

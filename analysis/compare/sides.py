@@ -363,7 +363,7 @@ def _clashes_between(a: StudySide, b: StudySide, copies: Collection[str]) -> lis
 def remarks_on(a: StudySide, b: StudySide, differing: Sequence[ComparedFact]) -> Iterator[str]:
     """Yield what no ratio tells by itself: how much differs, when both studies ran, what is left out."""
     if len(differing) > 1:
-        yield f"the studies differ in {len(differing)} facts: a ratio is that of all of them together"
+        yield f"the studies differ in {len(differing)} settings; a ratio reflects all of them"
     if not a.study.provenance_known:
         yield "logs in the older layout do not say what differs: code, versions, machine and data are unknown"
     starts = [map(start_seconds, side.study.runs["started_utc"]) for side in (a, b)]
@@ -375,7 +375,7 @@ def remarks_on(a: StudySide, b: StudySide, differing: Sequence[ComparedFact]) ->
             for each in (min(times), max(times))
         ]
         spans = [f"{begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}" for begin, end in (ends[:2], ends[2:])]
-        changed = "what changed on the machine between them is part of every ratio"
+        changed = "the machine may have changed in between"
         yield f"A ran {spans[0]}, B {spans[1]} (UTC): {changed}"
     for side in (a, b):
         study = side.study

@@ -222,7 +222,7 @@ TABLES = (
         pairs | repeats that both have
         difference ± | ratio of throughputs, native DDP / Horovod, less 1: the sum of the parts
         """ + _OVERHEAD,
-        "What Horovod needs more time for than native DDP, in shares of native DDP's time per image. "
+        "Extra time of Horovod against native DDP, in shares of native DDP's time per image. "
         "Negative: less."),
     Table("network.csv", lambda report: report.overhead.network, _POINT + """
         repeats | launches that are used
@@ -252,7 +252,7 @@ TABLES = (
         iou ± | | {score} | .4f ±
         difference ± | to the same series on 1 worker, paired by repeat | difference to 1 worker | +.4f ±
         pairs | repeats that both have
-        (non_inferior) | | not inferior | badge
+        (non_inferior) | | {score} kept | badge
         diverged | runs of the point that diverged | diverged | ,.0f
         constant_iou | what the best constant prediction scores: the share of foreground; empty where the
             counts do not tell

@@ -81,7 +81,7 @@ def _request(report: Report) -> Iterator[str]:
         yield "What to ask for (trainings that you plan, times the worker-hours of one):"
         yield _column_table([*point_keys(report.study), *hours], chosen)
     if report.request_sentences:
-        yield "## Before you ask for nodes"
+        yield "## Requesting compute time"
         yield bullets(map(sentence, report.request_sentences))
         beyond = report.request[report.request["source"] != "measured"]
         if len(beyond):

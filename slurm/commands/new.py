@@ -97,7 +97,7 @@ def command_line() -> CommandLine:
     add("--task", type=Path, metavar="FILE.py", help="your own model: docs/your_model.md")
     add("--option", type=setting, action="append", default=[], metavar="KEY=VALUE", help="of that task")
     add("--names", metavar="IMAGE:MASK", help=NAMES_HELP)
-    add("--foreground", metavar="RULE", help="mask values that are foreground, such as 255")
+    add("--foreground", metavar="RULE", help="mask values counted as foreground, such as 255")
     add("--workers", type=counts, metavar="N,N", help="default: 1, 2, 4, ... to what there is")
     add("--epochs", type=positive, default=USUAL_EPOCHS, help=f"default: {USUAL_EPOCHS}")
     repeats = StudyConfig.model_fields["repeats"].default

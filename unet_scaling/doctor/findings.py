@@ -338,7 +338,7 @@ def verdict(reports: Reports, workers: int, findings: Findings) -> str:
     """Return one line: whether a study may start with such a launch, or the first fault."""
     if findings.faults:
         more = f" (and {count(len(findings.faults) - 1, 'more fault')})" if findings.faults[1:] else ""
-        return f"do not train like this: {findings.faults[0]}{more}"
+        return f"launch broken: {findings.faults[0]}{more}"
     speeds = node_speeds(reports)
     group = "1 worker" if workers == 1 else f"{workers} workers in 1 group, for torch and for MPI"
     line = f"{group}, on {count(len(speeds), 'node')}"

@@ -275,11 +275,11 @@ def _sentences(profile: Profile) -> Iterator[str]:
         yield f"warning: {warning}"
     stage, share = profile.dominant_stage
     seconds = _milliseconds(profile.seconds_per_image(loading_of(profile.config)))
-    yield f"dominant stage: {stage}, {share:.0%} of loading an image ({seconds})"
+    yield f"slowest stage: {stage}, {share:.0%} of loading an image ({seconds})"
     bound = "yes" if steps.input_bound else "no"
     yield f"input-bound: {bound}; loading is {profile.loading_share:.1%} of a step"
     hideable = min(1.0, steps.hideable_seconds / steps.in_line.median)
-    noise = " (more than can be hidden: noise)" if steps.hidden_share > hideable else ""
+    noise = " (no measurable gain: noise)" if steps.hidden_share > hideable else ""
     yield (
         f"loader processes with cores of their own can hide {hideable:.1%} of a step;"
         f" {steps.loader_processes} on these cores hid {steps.hidden_share:.1%}{noise}"
