@@ -303,17 +303,15 @@ class Manifest(StrictModel):
 
     def require_options(self, data: Data) -> None:
         """Raise UserError (2) for a data.intensity or data.foreground that is not for these files."""
-        self.require_foreground(data.foreground)
+        rule = data.foreground
+        if parse_foreground(rule).text != parse_foreground(self.foreground).text:
+            found = f"found {rule!r}, but the masks were checked with {self.foreground!r}"
+            options = ("--foreground", rule, *(("--manifest", data.manifest) if data.manifest else ()))
+            raise UserError(f"data.foreground: {found}; run {check_command(data.folder, *options)}")
         modes = self._modes_without_range
         if modes and data.intensity == "dtype":
             why = f"{len(modes)} images are {modes[0]}, whose range no image fills"
             raise UserError(f"data.intensity: found 'dtype'; allowed: 'image', since {why}")
-
-    def require_foreground(self, rule: str) -> None:
-        """Raise UserError (2) where the masks were checked with another rule than data.foreground."""
-        if parse_foreground(rule).text != parse_foreground(self.foreground).text:
-            found = f"found {rule!r}, but the masks were checked with {self.foreground!r}"
-            raise UserError(f"data.foreground: {found}; run {check_command('FOLDER')} --foreground '{rule}'")
 
 
 def _require_sizes(folder: Path, entries: list[FileEntry]) -> None:
@@ -348,7 +346,8 @@ def read_manifest(path: Path) -> Manifest:
         problem = f"{path} is not a sound manifest: {where}: {fault['msg']}"
     except ValueError as error:
         problem = str(error)
-    raise UserError(f"{problem}; run {check_command('FOLDER')}", EXIT_BAD_DATA)
+    of = (path.parent,) if path.name == MANIFEST_NAME else ("FOLDER", "--manifest", path)
+    raise UserError(f"{problem}; run {check_command(*of)}", EXIT_BAD_DATA)
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:

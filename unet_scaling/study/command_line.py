@@ -4,6 +4,7 @@ Imported for --help and --version alone, so it needs the standard library only.
 """
 
 import argparse
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -25,9 +26,9 @@ UNRECOGNIZED = "unrecognized arguments: "
 LAUNCH_HINT = f"{CALLED} run STUDY.toml (on Slurm: submit)"
 
 
-def check_command(folder: object) -> str:
+def check_command(folder: object, *options: object) -> str:
     """Return the command that verifies a data folder and writes its manifest."""
-    return f"{CALLED} data check {folder}"
+    return shlex.join([CALLED, "data", "check", *map(str, (folder, *options))])
 
 
 def named_folder(study: str, logs: Path = PROJECT / "logs") -> Path:
