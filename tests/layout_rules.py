@@ -24,7 +24,7 @@ ORDERS = {
         ("model", "emulation"),
         ("task",),
         ("training", "explain"),
-        ("strategies",),
+        ("strategies", "inference"),
         ("profile",),
         ("doctor",),
     ),
@@ -53,6 +53,7 @@ OPTIONAL_PARTS = {
     "unet_scaling.profile": (),
     "unet_scaling.record": (),
     "unet_scaling.strategies": (),
+    "unet_scaling.inference": ("slurm/commands/segment.py",),
     "unet_scaling.doctor": ("slurm/doctor.py", "slurm/commands/doctor.py"),
     "slurm.virtual": (),
 }

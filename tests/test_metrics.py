@@ -6,7 +6,8 @@ import pytest
 import torch
 from torchmetrics.classification import BinaryF1Score, BinaryJaccardIndex
 
-from unet_scaling.task.unet import PixelCounts, count_pixels, mean_image_iou
+from unet_scaling.study.measurements import PixelCounts
+from unet_scaling.task.unet import count_pixels, mean_image_iou
 
 
 def random_case(seed: int) -> tuple[torch.Tensor, torch.Tensor]:

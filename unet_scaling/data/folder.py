@@ -80,6 +80,12 @@ def find_pairs(folder: Path, names: str | None = None) -> tuple[list[FilePair], 
     return pairs, problems
 
 
+def images_in(folder: Path) -> tuple[dict[str, str], list[str]]:
+    """Return the image file of each stem in a folder, and everything that is none. Raises as `find_pairs`."""
+    problems: list[str] = []
+    return _by_stem(folder, problems), problems
+
+
 def name_pattern(pair: FilePair) -> str:
     """Return how a pair is named, as the option --names has it."""
     stems = (Path(pair.image).stem, Path(pair.mask).stem)

@@ -4,6 +4,7 @@ Lines and parts of lines of `run.jsonl`; `unet_scaling/study/record.py` writes a
 Needs pydantic, but neither torch nor pandas.
 """
 
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Literal, Self
 
@@ -170,3 +171,25 @@ class Probe(StrictModel):
         if any(low > middle for low, middle in zip(self.minimum_seconds, self.median_seconds, strict=True)):
             raise ValueError("a minimum is above its median")
         return self
+
+
+@dataclass(frozen=True)
+class PixelCounts:
+    """Pixels of a test set by mask and prediction."""
+
+    true_positive: int
+    false_positive: int
+    false_negative: int
+    true_negative: int
+
+    @property
+    def iou(self) -> float | None:
+        """Return TP / (TP + FP + FN); none where neither mask nor prediction has foreground."""
+        union = self.true_positive + self.false_positive + self.false_negative
+        return self.true_positive / union if union else None
+
+    @property
+    def dice(self) -> float | None:
+        """Return 2 TP / (2 TP + FP + FN); none where neither mask nor prediction has foreground."""
+        both = 2 * self.true_positive + self.false_positive + self.false_negative
+        return 2 * self.true_positive / both if both else None

@@ -4,7 +4,6 @@ import dataclasses
 import math
 import socket
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -26,6 +25,7 @@ from unet_scaling.data.verification import Verification, verification_of_files
 from unet_scaling.group.group import Group
 from unet_scaling.model import Norm, UNet
 from unet_scaling.study.compute_profile import profile_of, require_same_parameters
+from unet_scaling.study.measurements import PixelCounts
 from unet_scaling.study.optional_parts import optional_part
 from unet_scaling.study.record_lines import Evaluated, Result
 from unet_scaling.task.task import Task, finite_counts, require_finite
@@ -128,28 +128,6 @@ def _verify(verification: Verification, group: Group) -> None:
     seconds = time.perf_counter() - begin
     if group.rank == 0 and seconds > UNREPORTED_SECONDS:
         print(f"verified {mebibytes:.1f} MiB of images in {seconds:.2f} s", flush=True)
-
-
-@dataclass(frozen=True)
-class PixelCounts:
-    """Pixels of a test set by mask and prediction."""
-
-    true_positive: int
-    false_positive: int
-    false_negative: int
-    true_negative: int
-
-    @property
-    def iou(self) -> float | None:
-        """Return TP / (TP + FP + FN); none where neither mask nor prediction has foreground."""
-        union = self.true_positive + self.false_positive + self.false_negative
-        return self.true_positive / union if union else None
-
-    @property
-    def dice(self) -> float | None:
-        """Return 2 TP / (2 TP + FP + FN); none where neither mask nor prediction has foreground."""
-        both = 2 * self.true_positive + self.false_positive + self.false_negative
-        return 2 * self.true_positive / both if both else None
 
 
 def count_pixels(logits: Tensor, mask: Tensor) -> Tensor:

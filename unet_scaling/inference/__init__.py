@@ -1,0 +1,1 @@
+"""Use of the network of a complete run: an optional capability."""

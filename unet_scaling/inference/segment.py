@@ -1,0 +1,173 @@
+"""One worker of `unet-scaling segment`: python -m unet_scaling.inference.segment RUN IMAGES OUTPUT
+
+Each image is brought to the size that the run trained at, as it was then, and passes through the network
+alone, as in an evaluation: neither batches nor workers change a mask, and the counts of the test images are
+those of the record. Workers exchange nothing: number r of n takes the images r, r + n, ... of the sorted
+names. A mask is written whole or not at all, with what it was made of in its text, and not made twice.
+"""
+
+import argparse
+import hashlib
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, PngImagePlugin
+from torch import nn
+
+from unet_scaling.data.batches import ImageBatch, to_device
+from unet_scaling.data.decoding import collate
+from unet_scaling.data.folder import (
+    IMAGES_FOLDER,
+    MASKS_FOLDER,
+    FilePair,
+    Manifest,
+    parse_foreground,
+    read_manifest,
+)
+from unet_scaling.data.pixels import (
+    Bytes,
+    Pixels,
+    decode,
+    describe_mode,
+    fit_image,
+    fit_mask,
+    fitted_box,
+    read_bytes,
+    to_image,
+    to_mask_values,
+)
+from unet_scaling.group.device import start_worker
+from unet_scaling.group.identity import identify
+from unet_scaling.inference.masks import COUNTS_KEY, ORIGIN_KEY, files_to_segment, mask_path, texts_of
+from unet_scaling.run.weights import WEIGHTS_NAME, load_weights, weights_sha256
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError, run_worker
+from unet_scaling.study.files import READABLE, write_atomically
+from unet_scaling.study.run_state import recorded_run
+from unet_scaling.study.study_file import config_path, read_config
+from unet_scaling.task.unet import UNetTask, count_pixels
+
+_WHITE = 255
+
+
+@dataclass(frozen=True)
+class Segmenter:
+    """The network of a run on this worker's device; `modes` are those of the images it was trained on."""
+
+    config: RunConfig
+    model: nn.Module
+    device: torch.device
+    weights_sha256: str
+    modes: frozenset[str]
+
+    @torch.no_grad()
+    def mask(self, path: Path, pixels: Pixels, truth: Bytes | None) -> tuple[Bytes, list[int]]:
+        """Return the mask [h, w] of 0 and 255 at the image's own size, and the counts against `truth`.
+
+        The counts are those of an evaluation: true positive, false positive, false negative, true negative at
+        the size of the study, without padding; none without a truth [h, w] of 0 and 1.
+        """
+        data = self.config.data
+        mode = describe_mode(pixels)
+        if self.modes and mode not in self.modes:
+            trained = ", ".join(sorted(self.modes))
+            cure = f"the run was trained on {trained}; convert it, or say --any-depth"
+            raise UserError(f"{path}: is {mode}, {cure}", EXIT_BAD_DATA)
+        size = (data.image_height, data.image_width)
+        image = fit_image(to_image(pixels, data.channels, data.intensity), *size)
+        box = fitted_box(pixels.shape[0], pixels.shape[1], *size)
+        fitted = fit_mask(np.zeros(pixels.shape[:2], np.uint8) if truth is None else truth, *size)
+        tensors = to_device(*collate([(image, fitted)]), self.device, self.config.training.channels_last)
+        batch = ImageBatch(*tensors, box=box)
+        logits = batch.cropped(self.model(batch.images))
+        if not bool(torch.isfinite(logits).all()):
+            raise UserError(f"{path}: what the network predicts is not finite", EXIT_BAD_DATA)
+        counts = [] if truth is None else count_pixels(logits, batch.cropped(batch.masks)).tolist()
+        region = (logits[0, 0] > 0).cpu().numpy().astype(np.uint8) * _WHITE
+        height, width = pixels.shape[:2]
+        own_size = Image.fromarray(region).resize((width, height), Image.Resampling.NEAREST)
+        return np.asarray(own_size), counts
+
+
+def open_segmenter(run: Path, device: torch.device, *, any_depth: bool) -> Segmenter:
+    """Return the network of a complete run; UserError where it has none, or is of a task of its own."""
+    config = read_config(config_path(run))
+    recorded = recorded_run(run, config)
+    if config.has_own_task or config.is_emulated:
+        what = "a task of its own" if config.has_own_task else "emulated workers, which learn nothing"
+        raise UserError(f"{run} is of {what}; segment is for the built-in U-Net")
+    if not recorded.state.is_complete or not recorded.record:
+        raise UserError(f"{run} is not complete: {recorded.state.reason or recorded.state.state}")
+    record = recorded.record
+    model = UNetTask(config).build_model(nn.BatchNorm2d)
+    load_weights(model, run / WEIGHTS_NAME)
+    found = weights_sha256(model)
+    if found != record.results[-1].weights_sha256:
+        raise UserError(f"{run / WEIGHTS_NAME} holds other weights than the record names", EXIT_BAD_DATA)
+    assert record.header is not None
+    modes = frozenset[str]() if any_depth else _trained_modes(config, record.header.manifest_sha256)
+    return Segmenter(config, model.to(device).eval(), device, found, modes)
+
+
+def _trained_modes(config: RunConfig, manifest_sha256: str) -> frozenset[str]:
+    """Return kind and depth of the images that a run was trained on; UserError where nothing tells them."""
+    try:
+        manifest: Manifest = read_manifest(config.data.manifest_path)
+    except UserError as error:
+        raise UserError(f"{error}, or say --any-depth: what the run was trained on is not known") from None
+    if manifest.sha256 != manifest_sha256:
+        path = config.data.manifest_path
+        raise UserError(f"{path} is not that of the run any more; say --any-depth to go on without it")
+    return frozenset(pair.image.mode for pair in manifest.pairs)
+
+
+def segment(segmenter: Segmenter, folder: Path, pair: FilePair, output: Path) -> bool:
+    """Write the mask of an image, unless it is there; return whether it was made."""
+    path = folder / IMAGES_FOLDER / pair.image if pair.mask else folder / pair.image
+    content = read_bytes(path)
+    origin = f"weights {segmenter.weights_sha256} image {hashlib.sha256(content).hexdigest()}"
+    target = mask_path(output, pair)
+    if target.exists():
+        known = texts_of(target)
+        if ORIGIN_KEY not in known:
+            raise UserError(f"{target} is there and was not made by segment; name another --output")
+        if known[ORIGIN_KEY] == origin and (COUNTS_KEY in known) == bool(pair.mask):
+            return False
+    truth = _truth(segmenter.config, folder / MASKS_FOLDER / pair.mask) if pair.mask else None
+    mask, counts = segmenter.mask(path, decode(path, content), truth)
+    texts = PngImagePlugin.PngInfo()
+    texts.add_text(ORIGIN_KEY, origin)
+    if counts:
+        texts.add_text(COUNTS_KEY, " ".join(map(str, counts)))
+    packed = io.BytesIO()
+    Image.fromarray(mask).save(packed, "PNG", pnginfo=texts)
+    write_atomically(target, packed.getvalue(), READABLE)
+    return True
+
+
+def _truth(config: RunConfig, path: Path) -> Bytes:
+    values = to_mask_values(path, decode(path, read_bytes(path), mask=True))
+    return parse_foreground(config.data.foreground).mask(values)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("run", "images", "output"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--any-depth", action="store_true")
+    arguments = parser.parse_args()
+    config = read_config(config_path(arguments.run))
+    workers = identify(os.environ).size
+    identity, device = start_worker(config.model_copy(update={"workers": workers}))
+    segmenter = open_segmenter(arguments.run, device, any_depth=arguments.any_depth)
+    pairs = files_to_segment(arguments.images)
+    for pair in pairs[identity.rank :: identity.size]:
+        segment(segmenter, arguments.images, pair, arguments.output)
+
+
+if __name__ == "__main__":
+    run_worker(main)
