@@ -74,7 +74,7 @@ def image_choices(
     if path.exists():
         manifest = read_manifest(path)
         manifest.require_unchanged(folder)
-        manifest.require_foreground(foreground or manifest.foreground)
+        manifest.require_foreground(foreground or manifest.foreground, folder, path)
         sample = sample_folder(folder, manifest.files)
     else:
         sample = sample_folder(folder, find_pairs(folder, names)[0])

@@ -15,7 +15,6 @@ import unicodedata
 from collections import defaultdict
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Literal, Self
 
@@ -286,10 +285,6 @@ class Manifest(StrictModel):
         """Return the names of all files."""
         return [FilePair(pair.stem, pair.image.name, pair.mask.name) for pair in self.pairs]
 
-    @cached_property
-    def _modes_without_range(self) -> list[str]:
-        return [pair.image.mode for pair in self.pairs if not pair.image.has_range]
-
     def to_json(self) -> str:
         """Return the text of the file: equal for equal data."""
         return self.model_dump_json(indent=1) + "\n"
@@ -309,15 +304,18 @@ class Manifest(StrictModel):
 
     def require_options(self, data: Data) -> None:
         """Raise UserError (2) for a data.intensity or data.foreground that is not for these files."""
-        rule = data.foreground
-        if parse_foreground(rule).text != parse_foreground(self.foreground).text:
-            found = f"found {rule!r}, but the masks were checked with {self.foreground!r}"
-            options = ("--foreground", rule, *(("--manifest", data.manifest) if data.manifest else ()))
-            raise UserError(f"data.foreground: {found}; run {check_command(data.folder, *options)}")
-        modes = self._modes_without_range
+        self.require_foreground(data.foreground, data.folder, data.manifest_path)
+        modes = [pair.image.mode for pair in self.pairs if not pair.image.has_range]
         if modes and data.intensity == "dtype":
             why = f"{len(modes)} images are {modes[0]}, whose range no image fills"
             raise UserError(f"data.intensity: found 'dtype'; allowed: 'image', since {why}")
+
+    def require_foreground(self, rule: str, folder: object, path: Path) -> None:
+        """Raise UserError (2) where the manifest at `path` is of another rule than data.foreground."""
+        if parse_foreground(rule).text != parse_foreground(self.foreground).text:
+            check = check_command(folder, "--foreground", rule, "--manifest", path)
+            found = f"found {rule!r}, but the masks were checked with {self.foreground!r}"
+            raise UserError(f"data.foreground: {found}; run {check}")
 
 
 def _require_sizes(folder: Path, entries: list[FileEntry]) -> None:
