@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -35,7 +34,7 @@ from slurm.processes import (
 from slurm.study_folder import StudyFolder
 from slurm.study_lock import locked
 from unet_scaling.group.identity import CORES_VARIABLE
-from unet_scaling.study.command_line import CALLED
+from unet_scaling.study.command_line import called
 from unet_scaling.study.config import PROGRAMS_FOLDER, RunConfig
 from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_RESUME, UserError
 from unet_scaling.study.files import open_to_append
@@ -159,7 +158,7 @@ def run_study(
             repeat_disturbed = False
             force = ()
             block = next_block(block, console)
-    console.print(f"next: {CALLED} report {os.path.relpath(folder.path)}", markup=False)
+    console.print(f"next: {called('report', os.path.relpath(folder.path))}", markup=False)
 
 
 def _run_block(runs: "LocalRuns", repeat_disturbed: bool, force: Collection[str]) -> None:
@@ -242,7 +241,7 @@ class LocalRuns:
 
     def _require_no_request(self) -> None:
         if self.request.received:
-            again = f"{CALLED} run {shlex.join(sys.argv[1:])}"
+            again = called("run", *sys.argv[1:])
             raise StudyStoppedError(f"stopped; run the same command to go on: {again}", EXIT_RESUME)
 
 

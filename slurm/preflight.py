@@ -9,7 +9,7 @@ from slurm.cluster import Cluster, geometry
 from slurm.scheduler import RejectedError, Slurm
 from unet_scaling.data.folder import read_manifest
 from unet_scaling.data.order import count_test_images, require_enough_images
-from unet_scaling.study.command_line import check_command
+from unet_scaling.study.command_line import called
 from unet_scaling.study.compute_profile import profile_of
 from unet_scaling.study.config import WRAPPERS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
@@ -39,7 +39,7 @@ def check_inputs(configs: Sequence[RunConfig]) -> None:
         if not manifest.is_file() and not Path(folder).is_dir():
             raise UserError(f"data.folder: found {folder}, which does not exist", EXIT_BAD_DATA)
         if not manifest.is_file():
-            advice = f"the images are not checked; run {check_command(folder)}"
+            advice = f"the images are not checked; run {called('data', 'check', folder)}"
             raise UserError(f"{manifest} does not exist: {advice}", EXIT_BAD_DATA)
     for config in configs:
         if config.is_emulated:

@@ -1,5 +1,6 @@
 """What a newcomer meets in the first hour: interrupted runs, and the command to go on with."""
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -33,13 +34,18 @@ def test_new_writes_nothing_into_the_folder_of_the_images_and_tells_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They are often somebody else's: the manifest goes beside the study, which runs with it."""
+    tmp_path = tmp_path / "a study"
     folder = make_folder(tmp_path / "data", count=6, height=32, width=32)
     before = sorted(path.name for path in folder.rglob("*"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["unet-scaling new", "mine", "--data", str(folder)])
+    monkeypatch.setattr(
+        sys, "argv", ["unet-scaling new", "mine", "--data", str(folder), "--into", str(tmp_path)]
+    )
     new.main()
     assert sorted(path.name for path in folder.rglob("*")) == before
-    assert "20 runs: about " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "20 runs: about " in printed
+    assert shlex.split(printed.splitlines()[-1])[-1] == str(tmp_path / "mine.toml")
     study = read_study(tmp_path / "mine.toml")
     assert study.configs()[0].data.manifest_path == tmp_path / "mine.manifest.json"
     require_ready(open_study_folder(tmp_path / "logs", study), study.configs())

@@ -18,7 +18,7 @@ from slurm.estimate import gains_without_exchange
 from slurm.preflight import check_inputs, limit_text, require_images, require_throughput
 from slurm.study_folder import logs_folder, open_study_folder
 from unet_scaling.group.identity import LAUNCHERS
-from unet_scaling.study.command_line import CALLED, CommandLine
+from unet_scaling.study.command_line import CommandLine, called
 from unet_scaling.study.config import PROGRAMS_FOLDER, PROJECT, RunConfig
 from unet_scaling.study.errors import EXIT_OK, UserError
 from unet_scaling.study.study_file import read_study
@@ -41,8 +41,8 @@ def main() -> int:
         return EXIT_OK
     code = try_installation(on_gpus)
     if code == EXIT_OK and arguments.study:
-        where = f"submit {arguments.study} --cluster {arguments.cluster} --dry-run"
-        print(f"ready; next: {CALLED} {where if arguments.cluster else f'run {arguments.study}'}")
+        submission = called("submit", arguments.study, "--cluster", arguments.cluster, "--dry-run")
+        print(f"ready; next: {submission if arguments.cluster else called('run', arguments.study)}")
     return code
 
 

@@ -23,7 +23,7 @@ from slurm.new import (
 )
 from slurm.reference import file_kinds
 from unet_scaling.data.folder import NAMES_HELP
-from unet_scaling.study.command_line import CALLED, CommandLine
+from unet_scaling.study.command_line import CommandLine, called
 from unet_scaling.study.config import FRAMEWORKS, PLAIN_NAME, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import Criteria
@@ -80,13 +80,13 @@ def main() -> None:
         print(f"{study_path} is written: read its reasons, and change what you know better")
         if not (arguments.task or arguments.no_probe):
             print(_how_long(study))
-        print(f"next: {CALLED} check {study_path}, then {CALLED} run {study_path}")
+        print(f"next: {called('check', study_path)}, then {called('run', study_path)}")
         return
     title = f"Where study {arguments.name} runs, by sinfo. More keys: docs/study.md."
     _write_new(cluster_path, file_text(cluster_kind.schema_path, title, where, arguments.into))
     read_cluster(cluster_path)
     print(f"{study_path} and {cluster_path} are written; read them before you submit")
-    print(f"next: {CALLED} submit {study_path} --cluster {cluster_path} --dry-run")
+    print(f"next: {called('submit', study_path, '--cluster', cluster_path, '--dry-run')}")
 
 
 def command_line() -> CommandLine:

@@ -15,8 +15,9 @@ from slurm.commands.options import add_launch, add_queue, add_study, new_console
 from slurm.estimate import run_probe
 from slurm.render import Places
 from slurm.status import REFRESH_SECONDS, StatusRow, show_status, study_rows
+from slurm.study_folder import logs_folder
 from slurm.submit import LaterError, Submitter
-from unet_scaling.study.command_line import CALLED, CommandLine
+from unet_scaling.study.command_line import CommandLine, called
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.run_state import ACTIVE
@@ -74,7 +75,8 @@ def submit_to_slurm(arguments: argparse.Namespace) -> None:
         submit_and_wait(submitter)
     else:
         submitter.submit()
-        console.print(f"watch it with: {CALLED} status {folder.path.name} --watch")
+        logs = () if arguments.logs == logs_folder() else ("--logs", arguments.logs)
+        console.print(f"watch it with: {called('status', folder.path.name, *logs, '--watch')}")
 
 
 def submit_and_wait(submitter: Submitter) -> None:

@@ -25,7 +25,7 @@ from unet_scaling.data.pixels import (
     to_image,
     to_mask_values,
 )
-from unet_scaling.study.command_line import check_command
+from unet_scaling.study.command_line import called
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.options import Data
 
@@ -67,7 +67,7 @@ def load_pair(folder: Path, data: Data, pair: PairEntry, verified: bool = False)
             digest = hashlib.sha256(content).hexdigest()
             if digest != entry.sha256:
                 found = f"changed since the manifest was made (SHA-256 {digest[:12]}...)"
-                raise UserError(f"{path}: {found}; run {check_command(folder)}", EXIT_BAD_DATA)
+                raise UserError(f"{path}: {found}; run {called('data', 'check', folder)}", EXIT_BAD_DATA)
     return fit_pair(data, *convert_pair(folder, data, pair, *decode_pair(folder, pair, *contents)))
 
 
@@ -89,7 +89,7 @@ def decode_pair(folder: Path, pair: PairEntry, image: bytes, mask: bytes) -> tup
     for path, pixels in zip((image_path, mask_path), decoded, strict=True):
         if pixels.shape[:2] != (pair.height, pair.width):
             found = f"has {pixels.shape[1]} x {pixels.shape[0]} pixels, not {pair.width} x {pair.height}"
-            raise UserError(f"{path}: {found}; run {check_command(folder)}", EXIT_BAD_DATA)
+            raise UserError(f"{path}: {found}; run {called('data', 'check', folder)}", EXIT_BAD_DATA)
     return decoded
 
 
@@ -101,7 +101,7 @@ def convert_pair(
     foreground = parse_foreground(data.foreground).mask(to_mask_values(mask_path, mask))
     if np.count_nonzero(foreground) != pair.foreground_pixels:
         found = "its foreground is not that of the manifest"
-        raise UserError(f"{mask_path}: {found}; run {check_command(folder)}", EXIT_BAD_DATA)
+        raise UserError(f"{mask_path}: {found}; run {called('data', 'check', folder)}", EXIT_BAD_DATA)
     return to_image(image, data.channels, data.intensity), foreground
 
 

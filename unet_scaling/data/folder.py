@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
-from unet_scaling.study.command_line import check_command
+from unet_scaling.study.command_line import called
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import READABLE, checksum_path, read_verified, write_verified
 from unet_scaling.study.options import Data
@@ -313,7 +313,7 @@ class Manifest(StrictModel):
     def require_foreground(self, rule: str, folder: object, path: Path) -> None:
         """Raise UserError (2) where the manifest at `path` is of another rule than data.foreground."""
         if parse_foreground(rule).text != parse_foreground(self.foreground).text:
-            check = check_command(folder, "--foreground", rule, "--manifest", path)
+            check = called("data", "check", folder, "--foreground", rule, "--manifest", path)
             found = f"found {rule!r}, but the masks were checked with {self.foreground!r}"
             raise UserError(f"data.foreground: {found}; run {check}")
 
@@ -332,7 +332,7 @@ def _require_sizes(folder: Path, entries: list[FileEntry]) -> None:
             how = "is new"
         count = f" ({len(differing)} files differ)" if len(differing) > 1 else ""
         found = f"is not as its manifest says: {ascii(first)[1:-1]} {how}{count}"
-        raise UserError(f"{folder} {found}; run {check_command(folder.parent)}", EXIT_BAD_DATA)
+        raise UserError(f"{folder} {found}; run {called('data', 'check', folder.parent)}", EXIT_BAD_DATA)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -351,7 +351,7 @@ def read_manifest(path: Path) -> Manifest:
     except ValueError as error:
         problem = str(error)
     of = (path.parent,) if path.name == MANIFEST_NAME else ("FOLDER", "--manifest", path)
-    raise UserError(f"{problem}; run {check_command(*of)}", EXIT_BAD_DATA)
+    raise UserError(f"{problem}; run {called('data', 'check', *of)}", EXIT_BAD_DATA)
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:

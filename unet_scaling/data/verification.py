@@ -15,7 +15,7 @@ from pathlib import Path
 from unet_scaling.data.decoding import pair_paths
 from unet_scaling.data.folder import Manifest
 from unet_scaling.data.parallel import map_in_order
-from unet_scaling.study.command_line import check_command
+from unet_scaling.study.command_line import called
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
 
 # Of the 64 of a SHA-256: enough to tell two files apart in a message.
@@ -96,7 +96,7 @@ def verification_of_files(manifest: Manifest, folder: Path, index: int, count: i
     for pair in manifest.pairs[index::count]:
         for path, entry in zip(pair_paths(folder, pair), (pair.image, pair.mask), strict=True):
             digests[path] = entry.sha256
-    cure = f"bring the file back, or run {check_command(folder)}"
+    cure = f"bring the file back, or run {called('data', 'check', folder)}"
     return Verification(digests, cure)
 
 

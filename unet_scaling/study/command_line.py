@@ -26,9 +26,9 @@ UNRECOGNIZED = "unrecognized arguments: "
 LAUNCH_HINT = f"{CALLED} run STUDY.toml (on Slurm: submit)"
 
 
-def check_command(folder: object, *options: object) -> str:
-    """Return the command that verifies a data folder and writes its manifest."""
-    return shlex.join([CALLED, "data", "check", *map(str, (folder, *options))])
+def called(*words: object) -> str:
+    """Return a command as it can be pasted where the user stands."""
+    return shlex.join([CALLED, *map(str, words)])
 
 
 def named_folder(study: str, logs: Path = PROJECT / "logs") -> Path:
