@@ -185,8 +185,7 @@ LIGHTS = {"g": "good", "c": "caution", "b": "bad", "u": "unknown", "n": "none"}
 RARE: dict[str, Any] = {"test_pixels": 500 * PIXELS}
 NOTHING = ("nothing was learned: iou 0.004", "a constant prediction scores 0.100")
 LOST: Points = {1: (100, 0.003), 2: (190, 0.003)}
-# Two repeats without noise.
-EVEN: dict[str, Any] = {"repeats": 2, "noise": (1, 1)}
+EVEN: dict[str, Any] = {"repeats": 2, "noise": (1, 1)}  # no noise
 EMULATED = {"emulation": {"compute": "slurm/profiles/v100_like.toml"}}
 NOISY_IOU = (0.80, 0.78, 0.84, 0.76, 0.82)
 
@@ -325,7 +324,7 @@ STEPS: Sequence[tuple[str, int, Sequence[tuple[Mapping[str, Any], Change]], Sequ
 
 @pytest.mark.parametrize("case", STEPS, ids=lambda case: case[0])
 def test_no_next_step_is_done_already_impossible_or_harmful_and_its_command_works(
-    case: Any, tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch
+    case: Any, tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     name, repeats, changes, words = case
     training = RATES if "rates" in name else None
@@ -347,6 +346,7 @@ def test_no_next_step_is_done_already_impossible_or_harmful_and_its_command_work
         runnable = re.sub(" --more-repeats [0-9]+", "", command).replace(NO_CLUSTER_FILE, CLUSTER)
         monkeypatch.setattr(sys, "argv", [*shlex.split(runnable), "--dry-run"])
         importlib.import_module(f"slurm.commands.{sys.argv[0]}").main()
+        assert "_again" in command or not re.search(r"\b(\d+) runs, \1 would", capsys.readouterr().out)
     assert [word for word in words if (word.removeprefix("!") in steps) == word.startswith("!")] == [], steps
 
 
