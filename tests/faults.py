@@ -40,7 +40,7 @@ READ_BACK = (
     "config.json", "run*.jsonl", "error.attempt*.worker*.json", "owner.json",
     "checkpoint-*.pt*", "weights.pt*", "steps.parquet*",
 )  # fmt: skip
-READ_BY_OTHERS = ("log.csv", "output.log", FILLER_NAME, "saliency*", "compute.json*")
+READ_BY_OTHERS = ("log.csv", "output.log", FILLER_NAME, "saliency*", "compute.json*", "pictures.json")
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ ORDERS = {
         ("budget",),
         ("diagnosis",),
         ("predict", "forecast", "request", "predict_command"),
-        ("plan", "played", "played_answer", "saliency", "strategies"),
+        ("plan", "played", "played_answer", "saliency", "seen", "strategies"),
         ("figures",),
         ("report",),
         ("compare",),

@@ -5,6 +5,7 @@ from typing import Any
 
 from tests.studies import single_config
 from unet_scaling.study.config import PROJECT, RunConfig
+from unet_scaling.study.files import write_atomically
 from unet_scaling.study.options import TaskOptions
 from unet_scaling.study.study_file import task_sha256
 
@@ -103,7 +104,7 @@ def points_config(folder: Path, source: str = POINTS, **rest: Any) -> RunConfig:
     """A run of the small task, whose file is written into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "my_task.py"
-    file.write_text(source)
+    write_atomically(file, source)  # other test processes may read it
     return task_config(file, {"width": 4}, **rest)
 
 

@@ -31,6 +31,7 @@ from unet_scaling.run.training_state import (
 )
 from unet_scaling.study.config import FRAMEWORKS, WRAPPERS, Framework, RunConfig
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.files import write_atomically
 from unet_scaling.study.measurements import STEPS_NAME
 from unet_scaling.study.options import HorovodKnobs, NativeKnobs
 from unet_scaling.study.record import Record, read_record
@@ -88,7 +89,7 @@ SOURCE = f"{POINTS[:BEGIN]}{NETWORK}\n\n{POINTS[END:]}"
 @pytest.fixture(scope="session")
 def source(session_folder: Path) -> Path:
     path = session_folder / "equal.py"
-    path.write_text(SOURCE)
+    write_atomically(path, SOURCE)  # other test processes may read it
     return path
 
 

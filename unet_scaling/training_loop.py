@@ -1,5 +1,6 @@
 """The loop over the epochs of a run, and one epoch under the clock."""
 
+import base64
 import math
 
 import torch
@@ -19,6 +20,7 @@ from unet_scaling.run.training_state import Trained, leaving_no_trace, require_u
 from unet_scaling.run.weights import weights_sha256
 from unet_scaling.study.errors import EXIT_DIVERGED, UserError
 from unet_scaling.study.optional_parts import optional_part
+from unet_scaling.study.pictures import MOST_PICTURES, Pictures, SamplePicture
 from unet_scaling.study.progress import counted, progress
 from unet_scaling.study.record_lines import Epoch, Evaluated, Evaluation
 from unet_scaling.task.task import Task
@@ -60,6 +62,8 @@ def train_epochs(step: Step, model: nn.Module, data: RunData, group: Group, reco
     safe_points.begin_epoch(step.config.training.epochs)
     is_due = record.final_evaluation_is_due()
     record.end_training(evaluate(step.task, model, data, group, record.epochs) if is_due else None)
+    if not step.config.is_emulated:
+        group.run_on_all(lambda: draw(step.task, model, data, record) if group.rank == 0 else None)
 
 
 def train_epoch(
@@ -117,6 +121,20 @@ def _mean_loss(step: Step, data: RunData, group: Group, epoch: int, loss: Tensor
     if not math.isfinite(mean) or any(group.gather_numbers(step.guard.triggered())):
         raise UserError(f"the loss of epoch {epoch} is {mean}: the training diverged", EXIT_DIVERGED)
     return mean
+
+
+@torch.no_grad()
+def draw(task: Task, model: nn.Module, data: RunData, record: Recorder) -> None:
+    """Write pictures of what the model predicts on the first test samples, of a task that draws some."""
+    model.eval()
+    images = []
+    for position in range(min(MOST_PICTURES, data.test_images)):
+        picture = task.picture(model, data.test_sample(position))
+        if picture is not None:
+            png = base64.b64encode(picture[0]).decode()
+            images.append(SamplePicture(position=position, iou=picture[1], png=png))
+    if images:
+        record.pictures(Pictures(weights_sha256=weights_sha256(model), images=images))
 
 
 @torch.no_grad()

@@ -27,6 +27,7 @@ from analysis.processes import parallel_map
 from analysis.request import request_sentences, request_table
 from analysis.restriction import after, restriction_notes
 from analysis.saliency import SaliencyFindings, maps_answer, saliency_findings
+from analysis.seen import SeenRow, seen_rows
 from analysis.steady import outlier_notes, steadiness_notes
 from analysis.strategies import strategy_sentence, strategy_table
 from analysis.study import COMPARED, Study
@@ -75,6 +76,11 @@ class Report:
         if not self.study.kind.compares:
             return []
         return list(request_sentences(self.study, self.request, self.played.plan))
+
+    @cached_property
+    def seen(self) -> list[SeenRow]:
+        """Return pictures of what the network predicts on 1 worker and on the most."""
+        return seen_rows(self.study)
 
     @cached_property
     def strategies(self) -> pd.DataFrame:

@@ -58,7 +58,7 @@ class Section:
     @property
     def is_empty(self) -> bool:
         """Return whether it has no evidence: the page then gives it one line."""
-        return not (self.drawings or self.remarks or any(grid.groups for grid in self.grids))
+        return not (self.drawings or self.remarks or self.gallery or any(grid.groups for grid in self.grids))
 
 
 def sections(report: Report, figures: Callable[[str], Sequence[DrawnFigure]]) -> Iterator[Section]:
@@ -77,6 +77,7 @@ def sections(report: Report, figures: Callable[[str], Sequence[DrawnFigure]]) ->
         "against": compared and study.runs["framework"].nunique() > 1,
         "frameworks": speed and len(report.wrappers),
         "iou": speed and learns,
+        "seen": learns and report.seen,
         "played": played,
         "saliency": learns and not report.saliency.is_empty,
         "strategies": compared and len(report.strategies),
@@ -96,6 +97,8 @@ def sections(report: Report, figures: Callable[[str], Sequence[DrawnFigure]]) ->
         said = _said(report, name, _VALUES[name](report) if name in _VALUES else {})
         key, tables = study.score.key(name), grids(report, name)
         gallery = _gallery(report) if name == "saliency" else None
+        if name == "seen":
+            gallery = {"run": "", "rows": report.seen}
         yield Section(key, *said, is_open.get(name, True), figures(name), tables, gallery)
 
 

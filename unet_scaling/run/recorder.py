@@ -45,8 +45,9 @@ from unet_scaling.study.errors import (
     StoppedError,
     UserError,
 )
-from unet_scaling.study.files import write_atomically, write_verified
+from unet_scaling.study.files import write_atomically, write_json_with_checksum, write_verified
 from unet_scaling.study.measurements import STEPS_NAME
+from unet_scaling.study.pictures import PICTURES_NAME, Pictures
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
 from unet_scaling.study.record_lines import End, Epoch, Evaluation, Header, RecordLine, Resumed, WorkerFacts
 from unet_scaling.study.saliency import SALIENCY_FOLDER, SALIENCY_ORIGIN_NAME, Saliency
@@ -260,6 +261,11 @@ class Recorder:
         self._write(line)
         speed = f", {line.maps_made_here / line.seconds:.2f} maps/s" if line.maps_made_here else ""
         self._print(f"saliency: {line.maps} maps of {line.images} images, {line.masks} masks each{speed}")
+
+    def pictures(self, pictures: Pictures) -> None:
+        """Write what the report shows of the predictions; on worker 0."""
+        with _needed(self._run.path / PICTURES_NAME) as path:
+            write_json_with_checksum(path, pictures.model_dump(mode="json"))
 
     def finish(self, model: nn.Module) -> None:
         """Write what a complete run leaves, and then the line that says it is complete.

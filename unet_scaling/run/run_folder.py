@@ -7,6 +7,7 @@ error.attempt1.worker0.json   why a worker of an attempt failed
 steps.parquet                 the phases of single steps; of a run whose budget was on
 checkpoint-*.pt               from which the next attempt goes on; of a run that is not complete
 log.csv  weights.pt           the older study's log, the trained weights; of a complete run
+pictures.json                 of the first test images, with what was predicted; of a complete run
 *.sha256                      of the steps, checkpoints and weights beside it
 """
 
@@ -33,6 +34,7 @@ from unet_scaling.study.dilation import dilated
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError, report_name
 from unet_scaling.study.files import remove_unfinished
 from unet_scaling.study.measurements import STEPS_NAME
+from unet_scaling.study.pictures import PICTURES_NAME
 from unet_scaling.study.record import (
     RECORD_NAME,
     RecordWriter,
@@ -163,5 +165,5 @@ def _require_same_attempt(run: RunFolder) -> None:
 def _remove_unfinished(run: RunFolder) -> None:
     # What killed workers of earlier attempts were writing: the largest, a checkpoint, may fill a quota.
     reports = report_name("*", "*")
-    for names in (CHECKPOINTS, STEPS_NAME, WEIGHTS_NAME, LOG_NAME, OWNER_NAME, reports):
+    for names in (CHECKPOINTS, STEPS_NAME, WEIGHTS_NAME, LOG_NAME, PICTURES_NAME, OWNER_NAME, reports):
         remove_unfinished(run.path, names)

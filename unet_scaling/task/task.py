@@ -68,6 +68,10 @@ class Task(ABC):
     def result(self, counts: Tensor, evaluated: Evaluated) -> Evaluation:
         """Return the record's line of an evaluation from the counts [test samples, k] of all workers."""
 
+    def picture(self, model: nn.Module, batch: Any) -> tuple[bytes, float | None] | None:  # noqa: ANN401, ARG002
+        """Return a small PNG of a test sample and its prediction, and its score; None: not drawn."""
+        return None
+
     def verify(self, model: nn.Module, data: RunData) -> None:  # noqa: B027
         """Raise UserError, on every worker alike, where the task breaks its contract; before anything trains.
 
