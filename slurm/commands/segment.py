@@ -22,7 +22,7 @@ from unet_scaling.data.folder import FilePair
 from unet_scaling.inference.masks import COUNTS_KEY, files_to_segment, mask_path, texts_of
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
-from unet_scaling.study.files import READABLE, write_atomically
+from unet_scaling.study.files import READABLE, remove_unfinished, write_atomically
 from unet_scaling.study.measurements import PixelCounts
 from unet_scaling.study.texts import count
 from unet_scaling.study.validation import positive
@@ -51,6 +51,7 @@ def main() -> int:
             f"--workers {arguments.workers}: this machine has {len(os.sched_getaffinity(0))} cores"
         )
     output.mkdir(parents=True, exist_ok=True)
+    remove_unfinished(output, "*.png")
     # As workers see them, wherever they start.
     places = [str(path.resolve()) for path in (arguments.run, arguments.images, output)]
     program = ["-m", "unet_scaling.inference.segment", *places, *["--any-depth"] * arguments.any_depth]

@@ -131,7 +131,7 @@ def segment(segmenter: Segmenter, folder: Path, pair: FilePair, output: Path) ->
     content = read_bytes(path)
     origin = f"weights {segmenter.weights_sha256} image {hashlib.sha256(content).hexdigest()}"
     target = mask_path(output, pair)
-    if target.exists():
+    if target.exists() and target.stat().st_size:
         known = texts_of(target)
         if ORIGIN_KEY not in known:
             raise UserError(f"{target} is there and was not made by segment; name another --output")
@@ -145,7 +145,7 @@ def segment(segmenter: Segmenter, folder: Path, pair: FilePair, output: Path) ->
         texts.add_text(COUNTS_KEY, " ".join(map(str, counts)))
     packed = io.BytesIO()
     Image.fromarray(mask).save(packed, "PNG", pnginfo=texts)
-    write_atomically(target, packed.getvalue(), READABLE)
+    write_atomically(target, packed.getvalue(), READABLE, durable=False)
     return True
 
 

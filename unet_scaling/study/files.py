@@ -30,10 +30,13 @@ TRANSIENT = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.EAGAIN, 
 PAUSES_SECONDS = (1.0, 3.0, 8.0)
 
 
-def write_atomically(path: Path, content: str | bytes, mode: int = PRIVATE) -> None:
-    """Write the file, or leave what was there. Raises OSError (a disk that stays full, no permission)."""
+def write_atomically(path: Path, content: str | bytes, mode: int = PRIVATE, *, durable: bool = True) -> None:
+    """Write the file, or leave what was there. Raises OSError (a disk that stays full, no permission).
+
+    One that can be made again need not be `durable`: after a power failure it may be empty.
+    """
     data = content.encode() if isinstance(content, str) else content
-    retry_transient(lambda: _replace(path, data, mode))
+    retry_transient(lambda: _replace(path, data, mode, durable))
 
 
 def retry_transient(write: Callable[[], None]) -> None:
@@ -41,19 +44,21 @@ def retry_transient(write: Callable[[], None]) -> None:
     retry(write, PAUSES_SECONDS, OSError, may_pass=lambda error: error.errno in TRANSIENT)
 
 
-def _replace(path: Path, data: bytes, mode: int) -> None:
+def _replace(path: Path, data: bytes, mode: int, durable: bool) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         Path(temporary).chmod(mode)
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    if durable:
+        _sync_folder(path.parent)
 
 
 def remove_unfinished(folder: Path, names: str) -> None:
