@@ -161,15 +161,23 @@ def doubts_of(study: Study, claimed: pd.DataFrame) -> list[str]:
 
     `claimed` has the columns of `compare`.
     """
-    clocks = study.budgets.groupby("run", sort=False, observed=True)["frequency_mhz"].mean()
-    runs = timed(study).runs
-    runs = runs.assign(clock=runs["run"].map(clocks).astype(float))
-    facts = runs.groupby(POINT, sort=False)[["busy_share", "clock"]].median().to_dict("index")
+    facts = speed_facts(study)
     return [_doubt(row, facts) for row in claimed.to_dict("records")]
 
 
+def speed_facts(study: Study) -> Mapping[Hashable, Row]:
+    """Return what else decides the speed of a point, by POINT: busy_share and clock, medians of its runs."""
+    clocks = study.budgets.groupby("run", sort=False, observed=True)["frequency_mhz"].mean()
+    runs = timed(study).runs
+    runs = runs.assign(clock=runs["run"].map(clocks).astype(float))
+    facts: Mapping[Hashable, Row] = (
+        runs.groupby(POINT, sort=False)[["busy_share", "clock"]].median().to_dict("index")
+    )
+    return facts
+
+
 def _doubt(row: Row, facts: Mapping[Hashable, Row]) -> str:
-    """Return that medians contradict the ratio, or that load or clock of the cores may be most of it."""
+    """Return that medians contradict the ratio, or what else may be most of it."""
     if medians_disagree(row):
         ratio = f"their ratio is {row['ratio_of_medians']:.3f}"
         return (
@@ -182,12 +190,20 @@ def _doubt(row: Row, facts: Mapping[Hashable, Row]) -> str:
         )
     native = facts[row["options"], COMPARED[0], row["native_knobs"], row["workers"]]
     other = facts[row["options"], row["framework"], row["horovod_knobs"], row["workers"]]
-    faster, slower = (native, other) if row["ratio"] > 1 else (other, native)
-    least = LEAST_SHARE_OF_DIFFERENCE * abs(math.log(row["ratio"]))
+    return other_causes(row["ratio"], native, other)
+
+
+def other_causes(ratio: float, first: Row, second: Row) -> str:
+    """Return that load or clock of the cores may be most of a ratio of speeds; empty where they are not.
+
+    `first` and `second` are of `speed_facts`.
+    """
+    faster, slower = (first, second) if ratio > 1 else (second, first)
+    least = LEAST_SHARE_OF_DIFFERENCE * abs(math.log(ratio))
     causes = []
     more = slower["busy_share"] - faster["busy_share"]
     if more >= least:
-        causes.append(f"{OTHERS_TOOK}{100 * more:.1f} % more of the slower framework's time")
+        causes.append(f"{OTHERS_TOOK}{100 * more:.1f} % more of the slower one's time")
     if math.log(faster["clock"] / slower["clock"]) >= least:
         causes.append(
             f"its cores ran at {slower['clock']:.0f} MHz, those of the faster at {faster['clock']:.0f} MHz"

@@ -13,7 +13,14 @@ import numpy as np
 import pandas as pd
 
 from analysis.checks import checks_of_points
-from analysis.contrast import NOT_ENOUGH, SUGGESTS, WITHHELD, paired_ratios
+from analysis.contrast import (
+    NOT_ENOUGH,
+    SUGGESTS,
+    WITHHELD,
+    other_causes,
+    paired_ratios,
+    speed_facts,
+)
 from analysis.iou import PointSeeds, judged_points, seeds_of
 from analysis.options import label
 from analysis.pairs import PointPair
@@ -22,11 +29,11 @@ from analysis.study import NAN, POINT, Study, bounded
 from analysis.text import Row
 from analysis.words import lines
 
-_PREFIX = "strategy."
 _FASTER = "faster"
 _TRADE = "faster, at a loss"
 _UNPROVEN = "faster, loss not excluded"
 _SLOWER = "slower"
+CLAIMS = (_FASTER, _TRADE, _UNPROVEN, _SLOWER)
 _NOT_FASTER = "not shown to be faster"
 # Of the lost efficiency, what an exchange may be the cause of: waiting for others, and computing that its
 # threads slow down.
@@ -46,10 +53,10 @@ def strategy_table(study: Study, budget: pd.DataFrame) -> pd.DataFrame:
     `against` are the options of the same point with averaged gradients. `ratio` is throughput over its,
     paired by repeat and corrected for all rows; `difference` is score minus its, `non_inferior` "yes", "no"
     or "not shown" by `margin`. `most_gain` is by which share that point would be faster without any exchange,
-    by its row of `budget.budget_table`: no strategy can gain more. `doubts` names the requirements that the
+    by its row of `budget.budget_table`: what a strategy may gain. `doubts` names the requirements that the
     runs of both points do not meet: nothing is claimed then.
     """
-    axes = [axis for axis in study.axes if axis.startswith(_PREFIX)]
+    axes = strategy_axes(study)
     if not axes:
         return pd.DataFrame(columns=STRATEGY_COLUMNS)
     pairs = _pairs(study, [axis for axis in study.axes if axis not in axes])
@@ -58,9 +65,17 @@ def strategy_table(study: Study, budget: pd.DataFrame) -> pd.DataFrame:
     gains = _most_gains(budget)
     rows["most_gain"] = [gains.get(_of(row, "against"), NAN) for row in rows.to_dict("records")]
     rows = _with_scores(study, rows)
-    rows["doubts"] = _doubts(study, rows)
+    facts = speed_facts(study)
+    unmet = _doubts(study, rows)
+    causes = [_other_causes(row, facts) for row in rows.to_dict("records")]
+    rows["doubts"] = [", ".join(filter(None, both)) for both in zip(unmet, causes, strict=True)]
     rows["outcome"] = [_outcome(row) for row in rows.to_dict("records")]
     return rows[STRATEGY_COLUMNS].reset_index(drop=True)
+
+
+def strategy_axes(study: Study) -> list[str]:
+    """Return the axes of a study that are of the strategy."""
+    return [axis for axis in study.axes if axis.startswith("strategy.")]
 
 
 def _pairs(study: Study, others: Sequence[str]) -> pd.DataFrame:
@@ -69,7 +84,7 @@ def _pairs(study: Study, others: Sequence[str]) -> pd.DataFrame:
     runs = study.runs[study.runs["workers"] > 1]
     runs = runs.assign(
         alike=[label(configs[run], others) for run in runs["run"]],
-        averages=[configs[run].strategy.averages_gradients for run in runs["run"]],
+        averages=np.array([configs[run].strategy.averages_gradients for run in runs["run"]], dtype=bool),
     )
     keys = ["framework", "knobs", "workers", "alike", "repeat"]
     own, averaged = runs[~runs["averages"]], runs[runs["averages"]]
@@ -84,11 +99,14 @@ def _of(row: Mapping[Any, Any], options: str) -> tuple[str, str, str, int]:
 
 
 def _most_gains(budget: pd.DataFrame) -> dict[tuple[Any, ...], float]:
-    """Return by point by which share its throughput would grow if an exchange took nothing."""
+    """Return by point by which share its throughput would grow if an exchange took nothing.
+
+    About: of medians, and beside what the framework's wrapper costs on 1 worker, which a strategy spares.
+    """
     gains = {}
     for row in budget.to_dict("records"):
         lost = sum(max(0.0, row[part]) for part in _OF_EXCHANGE)
-        gains[_of(row, "options")] = lost / (1 - row["deviation"])
+        gains[_of(row, "options")] = lost / (1 - lost)
     return gains
 
 
@@ -120,6 +138,12 @@ def _doubts(study: Study, rows: pd.DataFrame) -> list[str]:
         ", ".join(check.check for check in forbidding if not check.pairs or pair in check.pairs)
         for pair in points
     ]
+
+
+def _other_causes(row: Mapping[Any, Any], facts: Mapping[Any, Mapping[Any, Any]]) -> str:
+    """Return that load or clock of the cores may be most of a difference in speed."""
+    known = not np.isnan(row["ratio"])
+    return other_causes(row["ratio"], facts[_of(row, "options")], facts[_of(row, "against")]) if known else ""
 
 
 def strategy_sentence(study: Study, strategies: pd.DataFrame) -> str:

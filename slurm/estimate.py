@@ -76,26 +76,29 @@ def point_of(config: RunConfig) -> str:
 
 
 def gains_without_exchange(runs: Iterable[RecordedRun]) -> Iterator[str]:
-    """Yield how much faster runs that average gradients would be without any exchange, by complete ones.
+    """Yield how much faster runs that average gradients would be if nothing was lost, by complete ones.
 
-    A worker that shares nothing takes as long for an image as one alone: no strategy gains more.
+    A worker that shares nothing takes as long for an image as one alone; each line names the point.
     """
-    paces: dict[str, dict[int, list[float]]] = {}
+    paces: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for run in runs:
         if run.record and run.state.is_complete and run.config.strategy.averages_gradients:
             timed = [epoch for epoch in run.record.epochs if not epoch.warmup]
             images = sum(epoch.images for epoch in timed)
             alike = run.config.model_copy(update={"run": "any", "repeat": 1, "seed": 0, "workers": 1})
-            of_point = paces.setdefault(alike.model_dump_json(), {}).setdefault(run.config.workers, [])
-            of_point += [run.config.workers * sum(epoch.seconds for epoch in timed) / images] * bool(timed)
-    for content, of_workers in paces.items():
-        framework = RunConfig.model_validate_json(content).framework
-        for workers, own in sorted(of_workers.items()):
-            if workers > 1 and own and of_workers.get(1):
-                gain = max(0.0, median(own) / median(of_workers[1]) - 1)
+            if timed:
+                pace = run.config.workers * sum(epoch.seconds for epoch in timed) / images
+                of_point = paces.setdefault(alike.model_dump_json(), {}).setdefault(point_of(run.config), [])
+                of_point.append((run.config.workers, pace))
+    for of_points in paces.values():
+        alone = [pace for each in of_points.values() for workers, pace in each if workers == 1]
+        for point, paces_of_point in of_points.items():
+            own = [pace for workers, pace in paces_of_point if workers > 1]
+            if own and alone:
+                gain = max(0.0, median(own) / median(alone) - 1)
                 yield (
-                    f"without any exchange {framework} on {workers} workers would be {100 * gain:.0f} % "
-                    f"faster, by {count(len(own), 'complete run')}: no strategy can gain more"
+                    f"{point}: about {100 * gain:.0f} % faster if nothing was lost against 1 worker, by "
+                    f"{count(len(own), 'complete run')}: a strategy may gain that at most"
                 )
 
 

@@ -256,6 +256,11 @@ def test_criteria_reach_the_analysis_and_change_no_point(study: Path, tmp_path: 
             "static_graph needs one pass per step (training.accumulate, training.plays), found 4",
         ),
         ({"strategy.synchronise_every": 4, "strategy.staleness": 1}, "set one of them"),
+        ({"strategy.average_moments": False}, "needs strategy.synchronise_every of at least 2, found 1"),
+        (
+            {"strategy.synchronise_every": 4, "model.batch_norm": "sync"},
+            "model.batch_norm = 'sync' exchanges in every step",
+        ),
         ({"strategy.staleness": 1, "horovod.groups": 2}, "horovod.groups has no effect; remove it"),
         (
             {"strategy.synchronise_every": 4, "training.gradient_compression": "fp16"},

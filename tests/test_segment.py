@@ -72,7 +72,7 @@ def test_the_test_images_have_the_score_of_the_record_at_any_number_of_workers(
     assert segmented(monkeypatch, run.folder, test_images, "--output", outputs[0]) == 0
     printed = capsys.readouterr().out
     assert "9 masks, 1 new mask in" in printed
-    assert f"IoU {result.iou!r};" in printed
+    assert f"IoU of these 9 images {result.iou!r};" in printed
     assert missing.read_bytes() == contents[1][missing.name]
     assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
 
@@ -131,3 +131,37 @@ def test_a_run_without_a_network_of_images_is_refused(run: TrainedRun, tmp_path:
     (copied / "run.jsonl").write_text("".join(lines[:-1]))
     with pytest.raises(UserError, match="is not complete"):
         open_segmenter(copied, torch.device("cpu"), any_depth=False)
+
+
+def test_masks_come_into_a_folder_of_their_own(
+    run: TrainedRun, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they would be images of the next study, or its true masks; nothing is written or removed."""
+    data = Path(shutil.copytree(images, tmp_path / "data"))
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "segment.log").write_text("mine")
+    before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
+    for source, output in (
+        (data, data), (data, data / "masks"), (data, data / "new"), (data / "images", data / "masks"),
+        (data / "images", data / "images" / "new"), (data, mine),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=r"--output .*; name"):
+            segmented(monkeypatch, run.folder, source, "--output", output)
+    assert before == sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
+
+
+def test_a_mask_is_of_its_truth_as_well(run: TrainedRun, test_images: Path, tmp_path: Path) -> None:
+    """And of how the run brings images to its size: else a score would stay that of another truth."""
+    output = tmp_path / "masks"
+    output.mkdir()
+    pair = files_to_segment(test_images)[0]
+    segmenter = open_segmenter(run.folder, torch.device("cpu"), any_depth=False)
+    assert segment(segmenter, test_images, pair, output)
+    data = segmenter.config.data.model_copy(update={"image_height": 48})
+    larger = replace(segmenter, config=segmenter.config.model_copy(update={"data": data}))
+    assert segment(larger, test_images, pair, output)
+    assert segment(segmenter, test_images, pair, output)
+    Image.fromarray(np.zeros((32, 32), np.uint8)).save(test_images / "masks" / pair.mask)
+    assert segment(segmenter, test_images, pair, output)
+    assert not segment(segmenter, test_images, pair, output)

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -79,6 +79,12 @@ def learning_rate(config: RunConfig, epoch: int) -> float:
     return training.learning_rate * factor / divisor
 
 
+def set_precision(config: RunConfig) -> None:
+    """Let float32 mean what the run asks for: torch would else allow TF32 in the convolutions of a GPU."""
+    is_tf32 = config.training.precision == "tf32"
+    torch.backends.fp32_precision = "tf32" if is_tf32 else "ieee"  # type: ignore[attr-defined]
+
+
 def build_model(task: Task, device: torch.device, synchronized_norm: Norm) -> nn.Module:
     """Return the model of the task on the worker's device; its weights are a function of the seed alone.
 
@@ -92,8 +98,7 @@ def build_model(task: Task, device: torch.device, synchronized_norm: Norm) -> nn
         raise UserError(
             "model.batch_norm = 'sync': the frameworks have it for GPUs only; use 'local' or 'off'"
         )
-    # fp32 means fp32: torch would otherwise allow TF32 in the convolutions of a GPU.
-    torch.backends.fp32_precision = "tf32" if training.precision == "tf32" else "ieee"  # type: ignore[attr-defined]
+    set_precision(config)
     torch.manual_seed(config.seed)
     model = task.build_model(synchronized_norm)
     if training.initial_weights is not None:
@@ -184,7 +189,10 @@ ALONE = Twin(
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step, in which a framework averages the gradients; `data` are those of the run."""
+    """One optimizer step, in which a framework averages the gradients."""
+
+    # Whether all workers have the same weights and optimizer between any two steps.
+    is_shared: ClassVar[bool] = True
 
     task: Task
     model: nn.Module
@@ -255,7 +263,7 @@ class Step:
         return []
 
     def set_own_state(self, state: list[dict[str, Any]]) -> None:
-        """Go on from what `own_state` returned."""
+        """Go on from what `own_state` returned. ValueError, or as torch raises, where it does not fit."""
 
     def average_gradients(self, players: range, batches: Iterable[Batch], clock: Clock) -> Tensor:
         """Leave the mean gradients of all batches of all workers in place; return this worker's mean loss.

@@ -48,7 +48,7 @@ def train_epochs(step: Step, model: nn.Module, data: RunData, group: Group, reco
     """
     require_unchanged(record.built, Trained(model, step.optimizer), group, "distribute")
     players = seed_workers(model, step.config.seed, group.rank)
-    trained = Trained(model, step.optimizer, players, step.own_state, step.set_own_state)
+    trained = Trained(model, step.optimizer, players, step.own_state, step.set_own_state, step.is_shared)
     safe_points = record.resume(trained)
     before = state_digests(trained)
     step.warm_up_step(data)

@@ -15,6 +15,7 @@ from analysis.points import iou_curves
 from analysis.restriction import with_restriction
 from analysis.score import Score
 from analysis.stats import FEWEST_REPEATS, coverage
+from analysis.strategies import CLAIMS
 from analysis.study import COMPARED, ENDS, NAMES, POINT, SECONDS_PER_HOUR, bounded
 from analysis.text import Row, capitalised, chart_number, chart_percent, count, series_name
 from unet_scaling.study.texts import score_title
@@ -207,7 +208,7 @@ def _strategies(inputs: Inputs) -> list[Chart]:
     scores = {f"iou_{name}": inputs.strategies[name] for name in bounded("difference")}
     rows = inputs.strategies.assign(
         **scores,
-        claimed=~inputs.strategies["ratio_low"].lt(1) | inputs.strategies["ratio_high"].lt(1),
+        claimed=inputs.strategies["outcome"].isin(CLAIMS),
         iou_claimed=inputs.strategies["non_inferior"].isin(("yes", "no")),
     )
     return study_forests(rows, inputs.study.score, "averaged gradients", "strategy")

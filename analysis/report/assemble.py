@@ -29,7 +29,7 @@ from analysis.restriction import after, restriction_notes
 from analysis.saliency import SaliencyFindings, maps_answer, saliency_findings
 from analysis.seen import SeenRow, seen_rows
 from analysis.steady import outlier_notes, steadiness_notes
-from analysis.strategies import strategy_sentence, strategy_table
+from analysis.strategies import strategy_axes, strategy_sentence, strategy_table
 from analysis.study import COMPARED, Study
 from analysis.text import labelled, series_name
 
@@ -145,8 +145,10 @@ class Report:
     def compared_options(self) -> str:
         """Return the line over the answers of several sets of options; empty for one set."""
         strategies = strategy_sentence(self.study, self.strategies)
-        others = compared_options(self.recommendations), self.played.compared_options
-        return strategies or "; ".join(filter(None, others))
+        others = [compared_options(self.recommendations), self.played.compared_options]
+        if strategies and set(self.study.axes) == set(strategy_axes(self.study)):
+            others = []
+        return "; ".join(filter(None, (strategies, *others)))
 
     @cached_property
     def diagnoses(self) -> list[Diagnosis]:

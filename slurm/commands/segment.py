@@ -5,9 +5,11 @@ Images of any size are brought to the size that the run trained at, and masks, o
 their image. The same command again makes only masks that are missing, or are of another network or image.
 """
 
+import argparse
 import csv
 import io
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +18,16 @@ import numpy as np
 from PIL import Image
 from scipy import ndimage  # type: ignore[import-untyped]
 
-from slurm.commands.options import new_console
 from slurm.local import launch
 from unet_scaling.data.folder import FilePair
-from unet_scaling.inference.masks import COUNTS_KEY, files_to_segment, mask_path, texts_of
+from unet_scaling.inference.masks import (
+    COUNTS_KEY,
+    TABLE_NAME,
+    files_to_segment,
+    mask_path,
+    require_own_folder,
+    texts_of,
+)
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
 from unet_scaling.study.files import READABLE, remove_unfinished, write_atomically
@@ -27,14 +35,12 @@ from unet_scaling.study.measurements import PixelCounts
 from unet_scaling.study.texts import count
 from unet_scaling.study.validation import positive
 
-_TABLE_NAME = "segments.csv"
-_LOG_NAME = "segment.log"
 _COLUMNS = ("image", "mask", "width", "height", "area_share", "objects", "iou")
 _SHOWN_SECONDS = 5.0
 _EPILOG = """\
 examples
-  unet-scaling segment logs/MY_STUDY/pytorch_native-w02-r1 $WORK/images --output $WORK/masks
-  unet-scaling segment logs/MY_STUDY/pytorch_native-w02-r1 $WORK/images --output $WORK/masks --workers 2
+  unet-scaling segment logs/MY_STUDY/pytorch_native-w02-r1 $WORK/images --output $WORK/predicted
+  unet-scaling segment logs/MY_STUDY/pytorch_native-w02-r1 $WORK/images --output $WORK/predicted --workers 2
 
 In a job of Slurm, each task of srun takes its share of the images:
   srun .venv/bin/python -m unet_scaling.inference.segment RUN IMAGES OUTPUT
@@ -45,46 +51,51 @@ def main() -> int:
     arguments = command_line().parse_args()
     output: Path = arguments.output
     pairs = files_to_segment(arguments.images)
-    cores = len(os.sched_getaffinity(0)) // arguments.workers
-    if not cores:
-        raise UserError(
-            f"--workers {arguments.workers}: this machine has {len(os.sched_getaffinity(0))} cores"
-        )
+    require_own_folder(output, arguments.images)
+    cores = len(os.sched_getaffinity(0))
+    if arguments.workers > cores:
+        raise UserError(f"--workers {arguments.workers}: allowed: at most {cores}, the cores of this machine")
     output.mkdir(parents=True, exist_ok=True)
     remove_unfinished(output, "*.png")
+    begin = time.time_ns()
+    _make_masks(arguments, pairs, cores // arguments.workers, begin)
+    seconds = (time.time_ns() - begin) / 1e9
+    made = count(_made_since(begin, output, pairs), "new mask")
+    rows, total = _table(output, pairs)
+    write_atomically(output / TABLE_NAME, rows, READABLE)
+    images = count(len(pairs), "image")
+    scored = "" if total is None else f", IoU of these {images} {PixelCounts(*total).iou!r}"
+    print(
+        f"{output}: {count(len(pairs), 'mask')}, {made} in {seconds:.1f} s on "
+        f"{count(arguments.workers, 'worker')}{scored}; {TABLE_NAME} has a row for each"
+    )
+    return EXIT_OK
+
+
+def _make_masks(arguments: argparse.Namespace, pairs: list[FilePair], cores: int, begin: int) -> None:
+    """Let workers make the masks that are missing, and show their number; UserError as they raise it."""
     # As workers see them, wherever they start.
-    places = [str(path.resolve()) for path in (arguments.run, arguments.images, output)]
-    program = ["-m", "unet_scaling.inference.segment", *places, *["--any-depth"] * arguments.any_depth]
-    console = new_console()
-    shown = begin = time.monotonic()
-    before = len(_made(output, pairs))
+    places = [str(path.resolve()) for path in (arguments.run, arguments.images, arguments.output)]
+    program = ["-m", "unet_scaling.inference.segment", *places]
+    if arguments.any_depth:
+        program.append("--any-depth")
+    shown = time.monotonic()
 
     def show(*_: object) -> None:
         nonlocal shown
         if time.monotonic() >= shown + _SHOWN_SECONDS:
             shown = time.monotonic()
-            done = len(_made(output, pairs))
-            pace = (done - before) / (shown - begin)
-            console.print(f"{done} of {count(len(pairs), 'mask')}, {pace:.1f} images/s", markup=False)
+            made = _made_since(begin, arguments.output, pairs)
+            pace = made / ((time.time_ns() - begin) / 1e9)
+            print(f"{made} new masks of {count(len(pairs), 'image')}, {pace:.1f} images/s", flush=True)
 
-    log = output / _LOG_NAME
-    log.unlink(missing_ok=True)
-    code = launch(program, arguments.workers, log, cores, show)
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "segment.log"
+        code = launch(program, arguments.workers, log, cores, show)
+        said = log.read_text(errors="replace")
     if code != EXIT_OK:
-        said = log.read_text(errors="replace").strip().rpartition("error: ")[2].splitlines()
-        raise UserError(said[0] if said else f"a worker ended with code {code}; see {log}", code)
-    log.unlink()
-    seconds = time.monotonic() - begin
-    rows, total = _table(output, pairs)
-    write_atomically(output / _TABLE_NAME, rows, READABLE)
-    scored = "" if total is None else f", IoU {PixelCounts(*total).iou!r}"
-    made = count(len(pairs) - before, "new mask")
-    console.print(
-        f"{output}: {count(len(pairs), 'mask')}, {made} in {seconds:.1f} s on "
-        f"{count(arguments.workers, 'worker')}{scored}; {_TABLE_NAME} has a row for each",
-        markup=False,
-    )
-    return EXIT_OK
+        errors = [line.removeprefix("error: ") for line in said.splitlines() if line.startswith("error: ")]
+        raise UserError(errors[0] if errors else f"a worker ended with code {code}:\n{said}", code)
 
 
 def command_line() -> CommandLine:
@@ -98,9 +109,11 @@ def command_line() -> CommandLine:
     return parser
 
 
-def _made(output: Path, pairs: list[FilePair]) -> list[FilePair]:
-    there = {entry.name for entry in os.scandir(output)}
-    return [pair for pair in pairs if mask_path(output, pair).name in there]
+def _made_since(begin: int, output: Path, pairs: list[FilePair]) -> int:
+    """Return how many masks were written after this moment, in nanoseconds since 1970."""
+    names = {mask_path(output, pair).name for pair in pairs}
+    written = [entry.stat().st_mtime_ns for entry in os.scandir(output) if entry.name in names]
+    return sum(moment >= begin for moment in written)
 
 
 def _table(output: Path, pairs: list[FilePair]) -> tuple[str, list[int] | None]:
@@ -111,7 +124,8 @@ def _table(output: Path, pairs: list[FilePair]) -> tuple[str, list[int] | None]:
     sums = []
     for pair, row, counts in _rows(output, pairs):
         writer.writerow([pair.image, mask_path(output, pair).name, *row])
-        sums += [counts] * bool(counts)
+        if counts:
+            sums.append(counts)
     return text.getvalue(), [sum(each) for each in zip(*sums, strict=True)] or None
 
 

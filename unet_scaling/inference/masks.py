@@ -7,12 +7,13 @@ from pathlib import Path
 
 from PIL import Image
 
-from unet_scaling.data.folder import MASKS_FOLDER, FilePair, find_pairs, images_in
+from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER, FilePair, find_pairs, images_in
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
 # Texts of a mask's PNG: the weights and the image that it was made of, and the four counts of the test.
 ORIGIN_KEY = "unet-scaling segment"
 COUNTS_KEY = "counts"
+TABLE_NAME = "segments.csv"
 
 
 def files_to_segment(folder: Path) -> list[FilePair]:
@@ -28,6 +29,20 @@ def files_to_segment(folder: Path) -> list[FilePair]:
     if problems or not pairs:
         raise UserError(problems[0] if problems else f"{folder} has no images", EXIT_BAD_DATA)
     return pairs
+
+
+def require_own_folder(output: Path, images: Path) -> None:
+    """Raise UserError where masks would come among the images, or among what a study takes for true masks."""
+    own = output.resolve()
+    data = images.resolve() if (images / MASKS_FOLDER).is_dir() else images.resolve().parent
+    taken = {images.resolve(), data / IMAGES_FOLDER, data / MASKS_FOLDER}
+    if any(folder == own or folder in own.parents for folder in taken):
+        cure = f"name another one, such as {data}_predicted"
+        raise UserError(f"--output {output} lies in the data folder {data}; {cure}")
+    names = [path.name for path in output.iterdir()] if output.is_dir() else []
+    foreign = [name for name in sorted(names) if not name.endswith(".png") and name != TABLE_NAME]
+    if foreign:
+        raise UserError(f"--output {output} holds {foreign[0]!a}; name a folder of its own")
 
 
 def mask_path(output: Path, pair: FilePair) -> Path:

@@ -9,6 +9,7 @@ names. A mask is written whole or not at all, with what it was made of in its te
 import argparse
 import hashlib
 import io
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,8 +51,11 @@ from unet_scaling.study.files import READABLE, write_atomically
 from unet_scaling.study.run_state import recorded_run
 from unet_scaling.study.study_file import config_path, read_config
 from unet_scaling.task.unet import UNetTask, count_pixels
+from unet_scaling.training import set_precision
 
 _WHITE = 255
+# Options of data that change a pixel of an image or a mask.
+_OF_PIXELS = ("image_height", "image_width", "channels", "intensity", "foreground")
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,12 @@ class Segmenter:
     device: torch.device
     weights_sha256: str
     modes: frozenset[str]
+
+    @property
+    def data_sha256(self) -> str:
+        """Return the SHA-256 of how images and masks are brought to what the network takes."""
+        options = self.config.data.model_dump_json(include={*_OF_PIXELS})
+        return hashlib.sha256(options.encode()).hexdigest()
 
     @torch.no_grad()
     def mask(self, path: Path, pixels: Pixels, truth: Bytes | None) -> tuple[Bytes, list[int]]:
@@ -103,6 +113,7 @@ def open_segmenter(run: Path, device: torch.device, *, any_depth: bool) -> Segme
     if not recorded.state.is_complete or not recorded.record:
         raise UserError(f"{run} is not complete: {recorded.state.reason or recorded.state.state}")
     record = recorded.record
+    set_precision(config)
     model = UNetTask(config).build_model(nn.BatchNorm2d)
     load_weights(model, run / WEIGHTS_NAME)
     found = weights_sha256(model)
@@ -129,16 +140,23 @@ def segment(segmenter: Segmenter, folder: Path, pair: FilePair, output: Path) ->
     """Write the mask of an image, unless it is there; return whether it was made."""
     path = folder / IMAGES_FOLDER / pair.image if pair.mask else folder / pair.image
     content = read_bytes(path)
-    origin = f"weights {segmenter.weights_sha256} image {hashlib.sha256(content).hexdigest()}"
+    truth = read_bytes(folder / MASKS_FOLDER / pair.mask) if pair.mask else b""
+    parts = {"weights": segmenter.weights_sha256, "data": segmenter.data_sha256}
+    parts |= {name: hashlib.sha256(each).hexdigest() for name, each in (("image", content), ("mask", truth))}
+    origin = json.dumps(parts)
     target = mask_path(output, pair)
     if target.exists() and target.stat().st_size:
         known = texts_of(target)
         if ORIGIN_KEY not in known:
             raise UserError(f"{target} is there and was not made by segment; name another --output")
-        if known[ORIGIN_KEY] == origin and (COUNTS_KEY in known) == bool(pair.mask):
+        if known[ORIGIN_KEY] == origin:
             return False
-    truth = _truth(segmenter.config, folder / MASKS_FOLDER / pair.mask) if pair.mask else None
-    mask, counts = segmenter.mask(path, decode(path, content), truth)
+    foreground = None
+    if pair.mask:
+        true_path = folder / MASKS_FOLDER / pair.mask
+        values = to_mask_values(true_path, decode(true_path, truth, mask=True))
+        foreground = parse_foreground(segmenter.config.data.foreground).mask(values)
+    mask, counts = segmenter.mask(path, decode(path, content), foreground)
     texts = PngImagePlugin.PngInfo()
     texts.add_text(ORIGIN_KEY, origin)
     if counts:
@@ -149,11 +167,6 @@ def segment(segmenter: Segmenter, folder: Path, pair: FilePair, output: Path) ->
     return True
 
 
-def _truth(config: RunConfig, path: Path) -> Bytes:
-    values = to_mask_values(path, decode(path, read_bytes(path), mask=True))
-    return parse_foreground(config.data.foreground).mask(values)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("run", "images", "output"):
@@ -161,8 +174,11 @@ def main() -> None:
     parser.add_argument("--any-depth", action="store_true")
     arguments = parser.parse_args()
     config = read_config(config_path(arguments.run))
+    # As many workers as there are, each with the cores that it has here.
+    training = config.training.model_copy(update={"cores_per_worker": None})
     workers = identify(os.environ).size
-    identity, device = start_worker(config.model_copy(update={"workers": workers}))
+    identity, device = start_worker(config.model_copy(update={"workers": workers, "training": training}))
+    arguments.output.mkdir(parents=True, exist_ok=True)
     segmenter = open_segmenter(arguments.run, device, any_depth=arguments.any_depth)
     pairs = files_to_segment(arguments.images)
     for pair in pairs[identity.rank :: identity.size]:

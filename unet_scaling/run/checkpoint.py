@@ -1,9 +1,9 @@
 """Checkpoints: all that a run needs to go on exactly where it stopped. Tensors and JSON only.
 
 `checkpoint-EPOCH-STEP.pt` in the run folder, with its SHA-256 beside it; the newest two are kept. Weights
-and optimizer are equal on all workers and stored once; buffers, generators, the sum of
-losses and the seconds of a begun epoch are each worker's own. The order of the images is a function of
-(seed, epoch), so that the position is all there is to say of it.
+and optimizer are equal on all workers and stored once, unless a strategy lets each have its own; buffers,
+generators, the sum of losses and the seconds of a begun epoch are each worker's own. The order of the images
+is a function of (seed, epoch), so that the position is all there is to say of it.
 """
 
 import errno
@@ -144,6 +144,7 @@ def _restored(
         _restore_buffers(trained.model, own["buffers"])
         trained.optimizer.load_state_dict(state["optimizer"])
         set_generators(own["random"])
+        trained.set_own_state(own.get("own", []))
     except OF_THE_DEVICE:
         raise
     except UNFITTING as error:
@@ -153,7 +154,6 @@ def _restored(
         ) from None
     # An earlier version had none of them: then no player has drawn anything that counts.
     trained.played_generators[:] = own.get("played_random", trained.played_generators)
-    trained.set_own_state(own.get("own", []))
     return _progress(state), EpochSoFar(own["loss"].to(group.device), own["seconds"])
 
 

@@ -38,7 +38,8 @@ PROCESS_SETTINGS: Mapping[str, Callable[[], object]] = {
 class Trained:
     """The state that training changes: network, optimizer, and the generators of each played worker.
 
-    `own_state` returns what each worker has for itself beside them, `set_own_state` takes it back.
+    `own_state` returns what each worker has for itself beside them, `set_own_state` takes it back; with
+    `is_shared`, weights and optimizer are equal on all workers.
     """
 
     model: nn.Module
@@ -46,6 +47,7 @@ class Trained:
     played_generators: list[Generators] = field(default_factory=list)
     own_state: Callable[[], list[dict[str, Any]]] = list
     set_own_state: Callable[[list[dict[str, Any]]], None] = lambda _: None
+    is_shared: bool = True
 
 
 def generators() -> Generators:
@@ -150,9 +152,8 @@ def require_unchanged(before: Mapping[str, str], trained: Trained, group: Group,
     changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     shared = {name: {after[name]} for name in sorted(after) if name.startswith(("weight ", "optimizer "))}
     texts = group.gather_strings(some_of(changed))
-    is_shared = not trained.own_state()
     if (
-        is_shared
+        trained.is_shared
         and not any(texts)
         and len(set(group.gather_strings(sample_sha256(list(shared.values()))))) > 1
     ):

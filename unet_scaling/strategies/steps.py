@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,7 @@ class LocalSteps(Step):
     """
 
     group: Group = field(kw_only=True)
+    is_shared: ClassVar[bool] = False
 
     def take(self, batches: Iterable[Batch], clock: Clock, left: int = 0) -> Tensor:
         of_players = iter(batches)
@@ -63,6 +64,8 @@ class LocalSteps(Step):
         return states
 
     def set_own_state(self, state: list[dict[str, Any]]) -> None:
+        if len(state) != len(self.players):
+            raise ValueError(f"it holds the weights of {len(state)} workers of {len(self.players)}")
         for player, saved in enumerate(state):
             with self._acting(player):
                 _copy(saved["weights"], self._weights)

@@ -444,6 +444,8 @@ def _conflicts_of_strategy(config: RunConfig) -> Iterator[str]:
     """Yield the options that make no sense where gradients are not averaged at every step."""
     strategy = config.strategy
     name = "staleness" if strategy.staleness else "synchronise_every"
+    if not strategy.average_moments and strategy.synchronise_every == 1:
+        yield "strategy.average_moments = false needs strategy.synchronise_every of at least 2, found 1"
     if strategy.averages_gradients:
         return
     asked = f"strategy.{name} = {getattr(strategy, name)}"
@@ -451,6 +453,8 @@ def _conflicts_of_strategy(config: RunConfig) -> Iterator[str]:
         yield f"{asked} and strategy.synchronise_every = {strategy.synchronise_every}: set one of them"
     if config.framework in WRAPPERS:
         yield f"{asked} is for {' and '.join(FRAMEWORKS)}, found {config.framework}"
+    if strategy.synchronise_every > 1 and config.model.batch_norm == "sync":
+        yield f"{asked}: model.batch_norm = 'sync' exchanges in every step; use 'local' or 'off'"
     if config.is_emulated:
         yield f"{asked}: emulated workers average gradients at every step; remove emulation.compute"
     without_effect = [f"{config.framework}.{key}" for key in config.wrapper_arguments()]

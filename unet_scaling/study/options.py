@@ -207,7 +207,9 @@ class Strategy(StrictModel):
         examples=[4],
     )
     average_moments: bool = Field(
-        True, description="with the weights, average the moments that the optimizer keeps of them"
+        True,
+        description="with the weights, average the moments that the optimizer keeps of them",
+        examples=[True],
     )
     staleness: Literal[0, 1] = Field(
         0, description="1 applies the gradients of the step before, while those of this step are averaged"

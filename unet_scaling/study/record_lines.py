@@ -105,7 +105,8 @@ class Header(AttemptFacts):
     test_images: PositiveInt
     initial_weights_sha256: Digest
     gradient_bytes: PositiveInt | None = Field(
-        None, description="of all gradients of a step, as one worker sends them; none in formats 1 to 4"
+        None,
+        description="of all gradients of a step, in the type that travels; none in formats 1 to 4",
     )
     compute: ComputeFacts | None = Field(
         None, description="by which emulated workers wait; none where they compute"
