@@ -42,6 +42,7 @@ NOT_RUN: Mapping[str, str] = {
     ".venv/bin/unet-scaling report logs/emulated_scaling": "needs the runs of the line above",
     ".venv/bin/unet-scaling status MY_STUDY --watch": "needs runs; stays until they are over",
     ".venv/bin/unet-scaling cancel MY_STUDY": "needs Slurm",
+    ".venv/bin/unet-scaling segment": "test_segment.py runs such: needs a run",
     ".venv/bin/unet-scaling doctor --local": "test_doctor.py runs it: it starts workers",
     ".venv/bin/unet-scaling doctor --cluster": "test_cluster_doctor.py runs it: needs Slurm",
     "environment/install.sh": "make demo runs it",
