@@ -130,11 +130,11 @@ def draw(task: Task, model: nn.Module, data: RunData, record: Recorder) -> None:
     images = []
     for position in range(min(MOST_PICTURES, data.test_images)):
         picture = task.picture(model, data.test_sample(position))
-        if picture is not None:
-            png = base64.b64encode(picture[0]).decode()
-            images.append(SamplePicture(position=position, iou=picture[1], png=png))
-    if images:
-        record.pictures(Pictures(weights_sha256=weights_sha256(model), images=images))
+        if picture is None:
+            return
+        png = base64.b64encode(picture[0]).decode()
+        images.append(SamplePicture(position=position, iou=picture[1], png=png))
+    record.pictures(Pictures(weights_sha256=record.results[-1].weights_sha256, images=images))
 
 
 @torch.no_grad()

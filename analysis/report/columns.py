@@ -360,11 +360,11 @@ TABLES = (
             where that holds for all rows together | throughput / averaged gradients | .3f ±
         coverage | actual confidence level of the interval over so few pairs
         most_gain | by which share the point beside it would be faster without any exchange, by its budget
-            | most that any can gain | .0%
+            | gain without any exchange | .0%
         difference ± | of the score to the point beside it, paired by seed | {score} - averaged gradients
             | +.4f ±
         margin | the one used, as in iou.csv
-        non_inferior | yes, no, or not shown | not inferior | badge
+        non_inferior | yes, no, or not shown | {score} kept | badge
         doubts | requirements of a fair comparison that both points do not meet | not met | text
         outcome | faster: with a score that is not inferior; faster, at a loss; faster, loss not excluded; not
             shown to be faster; slower; of 3 or 4 pairs, suggests these; withheld where something is not met

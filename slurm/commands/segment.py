@@ -14,8 +14,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-from PIL import Image
 from scipy import ndimage  # type: ignore[import-untyped]
 
 from slurm.local import launch
@@ -25,8 +23,8 @@ from unet_scaling.inference.masks import (
     TABLE_NAME,
     files_to_segment,
     mask_path,
+    read_mask,
     require_own_folder,
-    texts_of,
 )
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
@@ -133,14 +131,12 @@ def _rows(output: Path, pairs: list[FilePair]) -> Iterator[tuple[FilePair, list[
     """Yield of each mask its size, share of foreground, number of objects and IoU, and its counts."""
     for pair in pairs:
         path = mask_path(output, pair)
-        try:
-            mask = np.asarray(Image.open(path))
-        except OSError as error:
-            raise UserError(
-                f"{path} cannot be read ({error}); run the command again", EXIT_BAD_DATA
-            ) from None
+        made = read_mask(path)
+        if made is None:
+            raise UserError(f"{path} is damaged; move it away, and run the command again", EXIT_BAD_DATA)
+        mask, texts = made
         _, objects = ndimage.label(mask)
-        counts = [*map(int, texts_of(path).get(COUNTS_KEY, "").split())]
+        counts = [*map(int, texts.get(COUNTS_KEY, "").split())]
         iou = PixelCounts(*counts).iou if counts else None
         height, width = mask.shape
         share = f"{float((mask > 0).mean()):.6f}"

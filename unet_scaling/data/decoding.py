@@ -98,11 +98,16 @@ def convert_pair(
 ) -> tuple[Bytes, Bytes]:
     """Return the uint8 image [h, w, channels], and the mask [h, w] as 0 and 1 by the foreground rule."""
     _, mask_path = pair_paths(folder, pair)
-    foreground = parse_foreground(data.foreground).mask(to_mask_values(mask_path, mask))
+    foreground = foreground_of(mask_path, mask, data)
     if np.count_nonzero(foreground) != pair.foreground_pixels:
         found = "its foreground is not that of the manifest"
         raise UserError(f"{mask_path}: {found}; run {called('data', 'check', folder)}", EXIT_BAD_DATA)
     return to_image(image, data.channels, data.intensity), foreground
+
+
+def foreground_of(path: Path, mask: Pixels, data: Data) -> Bytes:
+    """Return a decoded mask as 0 and 1 [h, w] by the foreground rule."""
+    return parse_foreground(data.foreground).mask(to_mask_values(path, mask))
 
 
 def fit_pair(data: Data, image: Bytes, mask: Bytes) -> tuple[Bytes, Bytes]:

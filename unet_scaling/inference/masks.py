@@ -5,6 +5,8 @@ Imported by the command: needs no torch.
 
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER, FilePair, find_pairs, images_in
@@ -50,11 +52,11 @@ def mask_path(output: Path, pair: FilePair) -> Path:
     return output / f"{pair.stem}.png"
 
 
-def texts_of(path: Path) -> dict[str, str]:
-    """Return the texts of a mask; none of a file that is no PNG."""
+def read_mask(path: Path) -> tuple[npt.NDArray[np.uint8], dict[str, str]] | None:
+    """Return a mask [h, w] and its texts; None for what is no whole PNG."""
     try:
         with Image.open(path, formats=["PNG"]) as image:
-            image.load()
-            return {str(key): str(value) for key, value in getattr(image, "text", {}).items()}
+            pixels = np.asarray(image)
+            return pixels, {str(key): str(value) for key, value in getattr(image, "text", {}).items()}
     except (OSError, SyntaxError, ValueError):
-        return {}
+        return None

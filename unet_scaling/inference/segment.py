@@ -12,6 +12,7 @@ import io
 import json
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +21,11 @@ from PIL import Image, PngImagePlugin
 from torch import nn
 
 from unet_scaling.data.batches import ImageBatch, to_device
-from unet_scaling.data.decoding import collate
+from unet_scaling.data.decoding import collate, fit_pair, foreground_of
 from unet_scaling.data.folder import (
     IMAGES_FOLDER,
     MASKS_FOLDER,
     FilePair,
-    Manifest,
-    parse_foreground,
     read_manifest,
 )
 from unet_scaling.data.pixels import (
@@ -34,16 +33,13 @@ from unet_scaling.data.pixels import (
     Pixels,
     decode,
     describe_mode,
-    fit_image,
-    fit_mask,
     fitted_box,
     read_bytes,
     to_image,
-    to_mask_values,
 )
 from unet_scaling.group.device import start_worker
 from unet_scaling.group.identity import identify
-from unet_scaling.inference.masks import COUNTS_KEY, ORIGIN_KEY, files_to_segment, mask_path, texts_of
+from unet_scaling.inference.masks import COUNTS_KEY, ORIGIN_KEY, files_to_segment, mask_path, read_mask
 from unet_scaling.run.weights import WEIGHTS_NAME, load_weights, weights_sha256
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError, run_worker
@@ -68,7 +64,7 @@ class Segmenter:
     weights_sha256: str
     modes: frozenset[str]
 
-    @property
+    @cached_property
     def data_sha256(self) -> str:
         """Return the SHA-256 of how images and masks are brought to what the network takes."""
         options = self.config.data.model_dump_json(include={*_OF_PIXELS})
@@ -87,18 +83,16 @@ class Segmenter:
             trained = ", ".join(sorted(self.modes))
             cure = f"the run was trained on {trained}; convert it, or say --any-depth"
             raise UserError(f"{path}: is {mode}, {cure}", EXIT_BAD_DATA)
-        size = (data.image_height, data.image_width)
-        image = fit_image(to_image(pixels, data.channels, data.intensity), *size)
-        box = fitted_box(pixels.shape[0], pixels.shape[1], *size)
-        fitted = fit_mask(np.zeros(pixels.shape[:2], np.uint8) if truth is None else truth, *size)
-        tensors = to_device(*collate([(image, fitted)]), self.device, self.config.training.channels_last)
-        batch = ImageBatch(*tensors, box=box)
+        height, width = pixels.shape[:2]
+        image = to_image(pixels, data.channels, data.intensity)
+        pair = fit_pair(data, image, np.zeros((height, width), np.uint8) if truth is None else truth)
+        tensors = to_device(*collate([pair]), self.device, self.config.training.channels_last)
+        batch = ImageBatch(*tensors, box=fitted_box(height, width, data.image_height, data.image_width))
         logits = batch.cropped(self.model(batch.images))
         if not bool(torch.isfinite(logits).all()):
             raise UserError(f"{path}: what the network predicts is not finite", EXIT_BAD_DATA)
         counts = [] if truth is None else count_pixels(logits, batch.cropped(batch.masks)).tolist()
         region = (logits[0, 0] > 0).cpu().numpy().astype(np.uint8) * _WHITE
-        height, width = pixels.shape[:2]
         own_size = Image.fromarray(region).resize((width, height), Image.Resampling.NEAREST)
         return np.asarray(own_size), counts
 
@@ -127,7 +121,7 @@ def open_segmenter(run: Path, device: torch.device, *, any_depth: bool) -> Segme
 def _trained_modes(config: RunConfig, manifest_sha256: str) -> frozenset[str]:
     """Return kind and depth of the images that a run was trained on; UserError where nothing tells them."""
     try:
-        manifest: Manifest = read_manifest(config.data.manifest_path)
+        manifest = read_manifest(config.data.manifest_path)
     except UserError as error:
         raise UserError(f"{error}, or say --any-depth: what the run was trained on is not known") from None
     if manifest.sha256 != manifest_sha256:
@@ -146,7 +140,7 @@ def segment(segmenter: Segmenter, folder: Path, pair: FilePair, output: Path) ->
     origin = json.dumps(parts)
     target = mask_path(output, pair)
     if target.exists() and target.stat().st_size:
-        known = texts_of(target)
+        _, known = read_mask(target) or (None, {})
         if ORIGIN_KEY not in known:
             raise UserError(f"{target} is there and was not made by segment; name another --output")
         if known[ORIGIN_KEY] == origin:
@@ -154,8 +148,7 @@ def segment(segmenter: Segmenter, folder: Path, pair: FilePair, output: Path) ->
     foreground = None
     if pair.mask:
         true_path = folder / MASKS_FOLDER / pair.mask
-        values = to_mask_values(true_path, decode(true_path, truth, mask=True))
-        foreground = parse_foreground(segmenter.config.data.foreground).mask(values)
+        foreground = foreground_of(true_path, decode(true_path, truth, mask=True), segmenter.config.data)
     mask, counts = segmenter.mask(path, decode(path, content), foreground)
     texts = PngImagePlugin.PngInfo()
     texts.add_text(ORIGIN_KEY, origin)
