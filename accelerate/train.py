@@ -17,8 +17,7 @@ from unet_scaling.run.recorder import recording
 from unet_scaling.run.run_folder import open_run
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import run_worker
-from unet_scaling.task.loading import load_task
-from unet_scaling.training import Twin, build_model, build_optimizer
+from unet_scaling.training import Twin, build_model, build_optimizer, load_task
 from unet_scaling.training_loop import build_step, explain, train_epochs
 
 

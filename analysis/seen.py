@@ -7,7 +7,7 @@ from analysis.study import Study
 from analysis.text import Row, chart_number, count
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import read_json_with_checksum
-from unet_scaling.study.pictures import PICTURES_NAME, Pictures, SamplePicture
+from unet_scaling.study.record_lines import PICTURES_NAME, Pictures, SamplePicture
 
 SeenRow = tuple[str, list[tuple[str, str, str]]]
 

@@ -43,8 +43,7 @@ from unet_scaling.group.allocator import KEEP_MEMORY, keep_memory
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure.phases import NO_CLOCK
 from unet_scaling.study.config import PROJECT, RunConfig
-from unet_scaling.task.loading import load_task
-from unet_scaling.training import Step, build_model, build_optimizer
+from unet_scaling.training import Step, build_model, build_optimizer, load_task
 
 SIZES = {"64x48": (48, 64), "128x96": (96, 128), "256x192": (192, 256), "1024x768": (768, 1024)}
 SEED = 11

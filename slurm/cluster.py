@@ -19,8 +19,7 @@ from slurm.sbatch_options import free_option
 from slurm.scheduler import Slurm
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.keys import Allowed
-from unet_scaling.study.validation import StrictModel, read_toml, validated
+from unet_scaling.study.validation import Allowed, StrictModel, read_toml, validated
 
 # What may stand in a #SBATCH line: a newline there would end the comment and run as shell.
 OPTION_PATTERN = r"^[A-Za-z0-9._,:+/=@%\[\]-]+$"

@@ -16,8 +16,7 @@ from unet_scaling.data.folder import read_manifest
 from unet_scaling.data.order import count_test_images
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.measurements import STARTUP_COLUMNS
-from unet_scaling.study.probed import Probed
+from unet_scaling.study.measurements import STARTUP_COLUMNS, Probed
 from unet_scaling.study.record import Record
 from unet_scaling.study.run_state import RecordedRun
 from unet_scaling.study.texts import count, duration
@@ -129,7 +128,7 @@ def run_probe(
     """
     begin = time.monotonic()
     cores = min(cores, len(os.sched_getaffinity(0)))
-    command = [sys.executable, "-m", "unet_scaling.profile.probe", str(seconds), str(cores)]
+    command = [sys.executable, "-m", "unet_scaling.profile.measure", str(seconds), str(cores)]
     done = subprocess.run(
         command, cwd=PROJECT, input=study.model_dump_json(), capture_output=True, text=True, check=False
     )

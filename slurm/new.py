@@ -17,9 +17,9 @@ from unet_scaling.data.folder import MANIFEST_NAME, find_pairs, read_manifest, w
 from unet_scaling.data.order import count_test_images
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.keys import as_toml
 from unet_scaling.study.options import Data, Model, Training
 from unet_scaling.study.texts import count
+from unet_scaling.study.validation import as_toml
 
 # A batch is never suggested larger than the default.
 LARGEST_BATCH: int = Training.model_fields["batch_per_worker"].default

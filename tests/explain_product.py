@@ -22,8 +22,7 @@ from unet_scaling.run.run_folder import open_run
 from unet_scaling.study.errors import run_worker
 from unet_scaling.study.record_lines import Epoch
 from unet_scaling.study.saliency import Saliency
-from unet_scaling.task.loading import load_task
-from unet_scaling.training import build_model, build_optimizer
+from unet_scaling.training import build_model, build_optimizer, load_task
 
 METHODS = ("rise", "sliding_window")
 SPLITS = ("images", "masks")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.records import digest, make_header, make_point
-from unet_scaling.run.continuation import require_same_facts
+from unet_scaling.run.checkpoint import require_same_facts
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 from unet_scaling.study.record_lines import AttemptFacts, WorkerFacts
 

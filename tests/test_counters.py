@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from unet_scaling.group.threads import stat_seconds, thread_ids
+from unet_scaling.group.watchdog import stat_seconds, thread_ids
 from unet_scaling.measure import cpu_counters as module
 from unet_scaling.measure.counters import gpu_of, open_gpu
 from unet_scaling.measure.cpu_counters import Counters, cpu_facts, read_counters

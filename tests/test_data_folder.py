@@ -14,10 +14,10 @@ from tests.data_folders import blob, cut, make_folder, noise, refused, save
 from unet_scaling.data.__main__ import main
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.folder import read_manifest, write_manifest
-from unet_scaling.data.parallel import map_in_order
 from unet_scaling.data.synthetic import make
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError, run_program
+from unet_scaling.study.progress import map_in_order
 
 SIZE = {"count": 3, "height": 32, "width": 40, "seed": 2}
 

@@ -21,24 +21,27 @@ from tests.cluster import bring_up
 from tests.records import make_header, make_point
 from tests.sweeps import Sweep
 from unet_scaling.group.identity import CORES_VARIABLE, Identity
-from unet_scaling.group.processor_quota import ProcessorQuota, emulated_cores, enter_quota, own_processors
-from unet_scaling.measure import cpu_counters
-from unet_scaling.measure.counters import QuotaMeter
-from unet_scaling.run.continuation import require_same_facts
-from unet_scaling.study import dilation as dilation_module
-from unet_scaling.study.config import FRAMEWORKS, PROJECT, horovod_environment
-from unet_scaling.study.control_groups import (
+from unet_scaling.group.processor_quota import (
     ProcessorHierarchy,
+    ProcessorQuota,
     Quota,
+    emulated_cores,
     enter_group,
+    enter_quota,
     enter_thread_group,
     groups_of_threads,
     make_quota_group,
+    own_processors,
     prefer_group,
     processor_hierarchy,
     quota_of_cores,
     throttled_seconds,
 )
+from unet_scaling.measure import cpu_counters
+from unet_scaling.measure.counters import QuotaMeter
+from unet_scaling.run.checkpoint import require_same_facts
+from unet_scaling.study import dilation as dilation_module
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, horovod_environment
 from unet_scaling.study.dilation import (
     DILATION_VARIABLE,
     LINK_RATE_VARIABLE,
@@ -327,7 +330,7 @@ import hashlib, sys, threading, time
 from multiprocessing import get_context
 from unet_scaling.group.identity import Identity
 from unet_scaling.group.processor_quota import enter_quota
-from unet_scaling.group.threads import thread_ids
+from unet_scaling.group.watchdog import thread_ids
 loader = get_context("fork").Process(target=time.sleep, args=[60], daemon=True)
 loader.start()
 ended = threading.Event()

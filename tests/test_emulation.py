@@ -18,8 +18,7 @@ from slurm.preflight import check_inputs
 from tests.records import write_run
 from tests.studies import make_point
 from tests.trained import PLAIN_EPOCHS, TrainedRun, TrainedRuns, plain_config
-from unet_scaling.emulation.waits import emulated_compute
-from unet_scaling.emulation.worker import EmulatedUNet, parameter_bytes
+from unet_scaling.emulation.worker import EmulatedUNet, emulated_compute, parameter_bytes
 from unet_scaling.model import UNet
 from unet_scaling.run.weights import WEIGHTS_NAME
 from unet_scaling.study.compute_profile import (
@@ -32,8 +31,7 @@ from unet_scaling.study.compute_profile import (
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import RECORD_NAME, read_record
-from unet_scaling.task.loading import load_task
-from unet_scaling.training import build_model
+from unet_scaling.training import build_model, load_task
 
 PROFILES = PROJECT / "slurm" / "profiles"
 

@@ -15,7 +15,7 @@ from unet_scaling.explain.checks import (
     random_priorities,
     rank_correlation,
 )
-from unet_scaling.study.random_streams import CURVE_STREAM
+from unet_scaling.study.options import CURVE_STREAM
 from unet_scaling.study.saliency import Faithfulness
 
 SHAPE = (12, 16)

@@ -23,7 +23,7 @@ from tests.own_task_records import as_own_task
 from tests.records import write_run
 from tests.task_mistakes import MISTAKES, MISTAKES_OF_WORKERS, RIGHT, changed
 from tests.tasks import EXAMPLES, POINTS, SOMETIMES_UNUSED, example, points_config, task_config
-from unet_scaling.data.sample_data import SampleData
+from unet_scaling.data.batches import SampleData
 from unet_scaling.group.group import single_worker
 from unet_scaling.profile.measure import open_subject
 from unet_scaling.study.config import PROJECT, RunConfig

@@ -14,8 +14,7 @@ from tests.studies import make_point
 from unet_scaling.run.weights import weights_sha256
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
-from unet_scaling.task.loading import load_task
-from unet_scaling.training import build_model, learning_rate
+from unet_scaling.training import build_model, learning_rate, load_task
 
 NOWHERE = Path("nowhere")
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ import pytest
 from slurm.virtual import cluster, hosts, services
 from slurm.virtual.plan import Plan, command_line, load, plan_of, save, slurm_conf, task_prolog
 from tests.cluster import PROGRAM
-from unet_scaling.study.control_groups import ProcessorHierarchy
+from unet_scaling.group.processor_quota import ProcessorHierarchy
 from unet_scaling.study.errors import UserError
 
 STATE = Path("/run/somewhere")
@@ -26,7 +26,7 @@ def test_tasks_of_a_slowed_cluster_are_told_so_by_slurm_itself() -> None:
 
 def test_a_machine_without_control_groups_gets_no_slowed_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "unet_scaling.study.control_groups.processor_hierarchy.__defaults__", (Path("/none"),)
+        "unet_scaling.group.processor_quota.processor_hierarchy.__defaults__", (Path("/none"),)
     )
     with pytest.raises(UserError, match="no control groups with the controller 'cpu' are mounted here"):
         cluster.prepare_quotas(Plan(STATE, dilation=4))

@@ -61,7 +61,7 @@ EMULATE = """
 from pathlib import Path
 from unet_scaling.study.errors import run_program
 from unet_scaling.study.study_file import read_study
-from unet_scaling.task.loading import load_task
+from unet_scaling.training import load_task
 config = read_study(Path("tiny.toml")).configs()[0]
 emulation = config.emulation.model_copy(update={"compute": "v100_like"})
 run_program(lambda: load_task(config.model_copy(update={"emulation": emulation})).build_model(None))

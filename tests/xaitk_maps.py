@@ -24,8 +24,7 @@ from unet_scaling.model import UNet
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.options import SaliencyOptions
 from unet_scaling.study.saliency import SCORES
-from unet_scaling.task.loading import load_task
-from unet_scaling.training import build_model
+from unet_scaling.training import build_model, load_task
 
 
 class ScoredNetwork(ClassifyImage):  # type: ignore[misc]

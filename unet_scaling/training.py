@@ -1,4 +1,4 @@
-"""Model and optimizer of a run, its learning rate at each epoch, and one optimizer step."""
+"""Task, model and optimizer of a run, its learning rate at each epoch, and one optimizer step."""
 
 import math
 import os
@@ -21,19 +21,20 @@ from unet_scaling.group.allocator import keep_memory
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.phases import NO_CLOCK, Clock
 from unet_scaling.model import Norm
-from unet_scaling.played import (
+from unet_scaling.run.training_state import (
+    PLAYED_STATISTICS,
     PlayedStatistics,
-    add_played_statistics,
     buffers_that_differ,
+    leaving_no_trace,
     played_statistics,
 )
-from unet_scaling.run.training_state import leaving_no_trace
 from unet_scaling.run.weights import load_weights
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.measurements import Phase
 from unet_scaling.study.optional_parts import optional_part
 from unet_scaling.task.task import Task
+from unet_scaling.task.unet import UNetTask
 
 # The reference divides its rate by 2, 4 and 8 from epochs 80, 120 and 150 of 200.
 REFERENCE_STAGES = ((0.40, 2), (0.60, 4), (0.75, 8))
@@ -85,6 +86,16 @@ def set_precision(config: RunConfig) -> None:
     torch.backends.fp32_precision = "tf32" if is_tf32 else "ieee"  # type: ignore[attr-defined]
 
 
+def load_task(config: RunConfig) -> Task:
+    """Return the task of a run: that of its file, or the built-in U-Net. Raises UserError as `FileTask`."""
+    if not config.has_own_task:
+        return UNetTask(config)
+    # A run of the built-in task needs none of what verifies others.
+    from unet_scaling.task.file_task import FileTask
+
+    return FileTask(config)
+
+
 def build_model(task: Task, device: torch.device, synchronized_norm: Norm) -> nn.Module:
     """Return the model of the task on the worker's device; its weights are a function of the seed alone.
 
@@ -106,7 +117,8 @@ def build_model(task: Task, device: torch.device, synchronized_norm: Norm) -> nn
     model.to(device)
     if training.channels_last:
         _name_strides_as_gradients_will(model)
-    add_played_statistics(model, config.plays_per_worker)
+    if config.plays_per_worker > 1:
+        model.add_module(PLAYED_STATISTICS, PlayedStatistics(model, config.plays_per_worker))
     if training.compile:
         _require_compiler()
         model.compile()

@@ -12,17 +12,30 @@ from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.epoch_meter import Meter
 from unet_scaling.measure.phases import synchronized_seconds
-from unet_scaling.played import buffers_that_differ, copies_of_buffers, seed_workers
 from unet_scaling.run.checkpoint import EpochSoFar
 from unet_scaling.run.recorder import Recorder
 from unet_scaling.run.safe_points import Position, SafePoints
-from unet_scaling.run.training_state import Trained, leaving_no_trace, require_unchanged, state_digests
+from unet_scaling.run.training_state import (
+    Trained,
+    buffers_that_differ,
+    copies_of_buffers,
+    leaving_no_trace,
+    require_unchanged,
+    seed_workers,
+    state_digests,
+)
 from unet_scaling.run.weights import weights_sha256
 from unet_scaling.study.errors import EXIT_DIVERGED, UserError
 from unet_scaling.study.optional_parts import optional_part
-from unet_scaling.study.pictures import MOST_PICTURES, Pictures, SamplePicture
 from unet_scaling.study.progress import counted, progress
-from unet_scaling.study.record_lines import Epoch, Evaluated, Evaluation
+from unet_scaling.study.record_lines import (
+    MOST_PICTURES,
+    Epoch,
+    Evaluated,
+    Evaluation,
+    Pictures,
+    SamplePicture,
+)
 from unet_scaling.task.task import Task
 from unet_scaling.training import Step, Twin, learning_rate, set_learning_rate
 

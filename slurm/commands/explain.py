@@ -10,7 +10,7 @@ import difflib
 from slurm.reference import FileKind, file_kinds
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.keys import Key
+from unet_scaling.study.validation import Key
 
 # Of an unknown key, so many like it are named.
 MOST_NEAR_KEYS = 4

@@ -13,7 +13,7 @@ from slurm.virtual import hosts, services
 from slurm.virtual import plan as planned
 from slurm.virtual.hosts import running, wait_until
 from slurm.virtual.plan import DEVICE_FOLDER, Plan, command, plan_file, save
-from unet_scaling.study.control_groups import (
+from unet_scaling.group.processor_quota import (
     ProcessorHierarchy,
     enable_below,
     make_quota_group,

@@ -22,9 +22,9 @@ from unet_scaling.data.folder import (
     find_pairs,
     parse_foreground,
 )
-from unet_scaling.data.parallel import map_in_order
 from unet_scaling.data.pixels import Pixels, colours_of, decode, describe_mode, read_bytes, to_mask_values
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.progress import map_in_order
 
 # A mask of classes has few values; one of grey levels, which has many, is a mistake.
 MOST_VALUES_LISTED = 16

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.study.random_streams import ORDER_STREAM, SPLIT_STREAM
+from unet_scaling.study.options import ORDER_STREAM, SPLIT_STREAM
 
 Indices = npt.NDArray[np.int64]
 

@@ -16,9 +16,9 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
 
 from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER
-from unet_scaling.data.parallel import map_in_order
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import READABLE, write_atomically
+from unet_scaling.study.progress import map_in_order
 
 PARAMETERS_NAME = "synthetic.json"
 

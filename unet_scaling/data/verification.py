@@ -14,9 +14,9 @@ from pathlib import Path
 
 from unet_scaling.data.decoding import pair_paths
 from unet_scaling.data.folder import Manifest
-from unet_scaling.data.parallel import map_in_order
 from unet_scaling.study.command_line import called
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
+from unet_scaling.study.progress import map_in_order
 
 # Of the 64 of a SHA-256: enough to tell two files apart in a message.
 SHOWN_DIGEST_CHARACTERS = 12

@@ -21,7 +21,7 @@ from torch import nn
 from unet_scaling.explain.maps import MapMaker
 from unet_scaling.explain.network import CleanImage, ExplainedNetwork, clean_image, explained_network
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.random_streams import CURVE_STREAM, UNTRAINED_STREAM
+from unet_scaling.study.options import CURVE_STREAM, UNTRAINED_STREAM
 from unet_scaling.study.saliency import (
     SCORES,
     ExplainedImage,

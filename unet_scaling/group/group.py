@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from unet_scaling.group.identity import Identity
-from unet_scaling.group.threads import seconds_worked, thread_ids
-from unet_scaling.group.watchdog import blocking
+from unet_scaling.group.watchdog import blocking, seconds_worked, thread_ids
 from unet_scaling.study.errors import UserError
 
 _Result = TypeVar("_Result")

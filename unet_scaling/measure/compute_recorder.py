@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from unet_scaling.group.threads import thread_cpu_seconds
+from unet_scaling.group.watchdog import thread_cpu_seconds
 from unet_scaling.measure.epoch_meter import NANOSECOND_DIGITS
 from unet_scaling.measure.phases import Clock
 from unet_scaling.study.compute_profile import ComputeProfile, ComputeStep

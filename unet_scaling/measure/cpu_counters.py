@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from multiprocessing import active_children
 from pathlib import Path
 
-from unet_scaling.group.threads import TASKS, stat_seconds, thread_ids
+from unet_scaling.group.watchdog import TASKS, stat_seconds, thread_ids
 from unet_scaling.study.measurements import CpuFacts
 
 PROCESSES = Path("/proc")

@@ -1,24 +1,25 @@
-"""Measure the epochs of a run: their seconds, and with the budget their phases and counters."""
+"""Measure a run: its start, the network, and the epochs, with the budget their phases and counters."""
 
 import io
 import os
+import statistics
 import time
-from collections.abc import Sequence
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import nn
 
 from unet_scaling.group.group import Group
 from unet_scaling.group.processor_quota import ProcessorQuota
+from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.counters import CounterMeter
 from unet_scaling.measure.phases import NO_CLOCK, Clock, Seconds, phase_clock, synchronized_seconds
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.dilation import is_dilated
+from unet_scaling.study.dilation import dilated, is_dilated
 from unet_scaling.study.measurements import (
     PHASE_COLUMNS,
     STARTUP_COLUMNS,
@@ -27,9 +28,10 @@ from unet_scaling.study.measurements import (
     GpuFacts,
     LongestStep,
     Phase,
+    Probe,
     Startup,
 )
-from unet_scaling.study.random_streams import STEP_SAMPLE_STREAM
+from unet_scaling.study.options import STEP_SAMPLE_STREAM
 
 # Numbers that one collective gathers at most; a longer epoch takes several.
 MOST_GATHERED = 2**20
@@ -39,6 +41,20 @@ BEGUN_BEFORE = "an earlier attempt began this epoch: the phases of its steps are
 NOT_EVERY_GRADIENT = "not every parameter had one gradient per pass: where sync begins is not known"
 # About 1 MB.
 MOST_SAMPLED_ROWS = 20_000
+# The kernel knows the start of a process in ticks, some hundredths of a second.
+MILLISECOND_DIGITS = 3
+STAT = Path("/proc/self/stat")
+# Of /proc/self/stat in proc(5), counted from 1: the tick at which the process started.
+START_FIELD = 22
+ALL_REDUCE_BYTES = tuple(4**power for power in range(1, 14))  # 4 B ... 64 MiB
+# A median of fewer repeats is one outlier; more than these keep training waiting.
+FEWEST_ALL_REDUCE_REPEATS = 5
+MOST_ALL_REDUCE_REPEATS = 20
+ALL_REDUCE_SECONDS_PER_SIZE = 0.1
+# No larger message follows one that took longer than this: the next would take four times as long.
+LONGEST_ALL_REDUCE_SECONDS = 0.2
+# The same by the clock on the wall, of a dilated cluster.
+LONGEST_WAIT_SECONDS = 0.5
 
 _Column = npt.NDArray[np.generic]
 
@@ -74,43 +90,28 @@ class StepSample:
         import pyarrow
         from pyarrow import parquet
 
-        columns = self._columns()
-        table = pyarrow.table({name: _arrow_array(pyarrow, column) for name, column in columns.items()})
+        kept = sorted(self._kept.values(), key=lambda step: step[:2])
+        phases = np.stack([seconds for _, _, seconds in kept])
+        steps, workers, _ = phases.shape
+        columns: dict[str, _Column] = {
+            "epoch": np.repeat(np.array([epoch for epoch, _, _ in kept], np.int32), workers),
+            "step": np.repeat(np.array([step for _, step, _ in kept], np.int64), workers),
+            "worker": np.tile(np.arange(workers, dtype=np.int32), steps),
+            **{name: phases[:, :, phase].ravel() for phase, name in enumerate(PHASE_COLUMNS)},
+            # The same for all workers.
+            "wire_seconds": np.repeat(phases[:, :, Phase.SYNC].min(axis=1), workers),
+        }
+        arrays = {}
+        for name, column in columns.items():
+            # From buffers: given an array, pyarrow would first import pandas, while all workers wait.
+            buffers = [None, pyarrow.py_buffer(column)]
+            kind = pyarrow.from_numpy_dtype(column.dtype)
+            arrays[name] = pyarrow.Array.from_buffers(kind, len(column), buffers)
+        table = pyarrow.table(arrays)
         facts = {"format": "1", "steps_seen": str(self._seen), "steps_kept": str(len(self._kept))}
         buffer = io.BytesIO()
         parquet.write_table(table.replace_schema_metadata(facts), buffer)
         return buffer.getvalue()
-
-    def _columns(self) -> dict[str, _Column]:
-        kept = sorted(self._kept.values(), key=lambda step: step[:2])
-        phases = np.stack([seconds for _, _, seconds in kept])
-        positions = [(epoch, step) for epoch, step, _ in kept]
-        return _key_columns(positions, workers=phases.shape[1]) | _phase_columns(phases)
-
-
-def _key_columns(positions: Sequence[tuple[int, int]], workers: int) -> dict[str, _Column]:
-    """Return epoch, step and worker of every row, given epoch and step of each step that was kept."""
-    epochs, steps = zip(*positions, strict=True)
-    return {
-        "epoch": np.repeat(np.array(epochs, dtype=np.int32), workers),
-        "step": np.repeat(np.array(steps, dtype=np.int64), workers),
-        "worker": np.tile(np.arange(workers, dtype=np.int32), len(positions)),
-    }
-
-
-def _phase_columns(phases: Seconds) -> dict[str, _Column]:
-    """Return the columns of seconds [steps, workers, phases]; the wire is the same for all workers."""
-    columns: dict[str, _Column] = {
-        name: phases[:, :, phase].ravel() for phase, name in enumerate(PHASE_COLUMNS)
-    }
-    wire = phases[:, :, Phase.SYNC].min(axis=1)
-    return columns | {"wire_seconds": np.repeat(wire, phases.shape[1])}
-
-
-def _arrow_array(pyarrow: ModuleType, column: _Column) -> Any:  # noqa: ANN401, imported late
-    # From buffers: given an array, pyarrow would first import pandas, while all workers wait.
-    arrow_type = pyarrow.from_numpy_dtype(column.dtype)
-    return pyarrow.Array.from_buffers(arrow_type, len(column), [None, pyarrow.py_buffer(column)])
 
 
 @dataclass(frozen=True)
@@ -191,13 +192,12 @@ class BudgetMeter(Meter):
 
     def measures(self, epoch: int, seconds: float) -> Measures:
         begun_before = self._before_it > 0
-        budget = None if begun_before else self._budget(epoch, seconds)
+        budget = None
+        if not begun_before:
+            budget = gather_budget(self.group, epoch, self.phases.seconds(seconds), self._sample)
         reason = BEGUN_BEFORE if begun_before else NOT_EVERY_GRADIENT
         cpu, gpu = self._counters.gather()
         return Measures(budget=budget, no_budget=None if budget else reason, cpu=cpu, gpu=gpu)
-
-    def _budget(self, epoch: int, seconds: float) -> Budget | None:
-        return gather_budget(self.group, epoch, self.phases.seconds(seconds), self._sample)
 
     def steps_file(self) -> bytes | None:
         return self._sample.parquet() if self._sample else None
@@ -230,7 +230,9 @@ class _EpochSums:
         """Add steps [workers, steps, phases], the first of which has this number."""
         self.totals += phases.sum(axis=1)
         self._wire += float(phases[:, :, Phase.SYNC].min(axis=0).sum())
-        self._longest = _longer(self._longest, _longest_step(phases, first))
+        longest = _longest_step(phases, first)
+        if longest and (self._longest is None or longest.seconds > self._longest.seconds):
+            self._longest = longest
 
     def budget(self) -> Budget | None:
         if np.isnan(self.totals).any():
@@ -255,18 +257,6 @@ def _longest_step(phases: Seconds, first: int) -> LongestStep | None:
         worker=worker,
         work_seconds=round(float(work[worker]), NANOSECOND_DIGITS),
     )
-
-
-def _longer(first: LongestStep | None, second: LongestStep | None) -> LongestStep | None:
-    known = [step for step in (first, second) if step is not None]
-    return max(known, key=lambda step: step.seconds, default=None)
-
-
-# The kernel knows the start of a process in ticks, some hundredths of a second.
-MILLISECOND_DIGITS = 3
-STAT = Path("/proc/self/stat")
-# Of /proc/self/stat in proc(5), counted from 1: the tick at which the process started.
-START_FIELD = 22
 
 
 class StartupClock:
@@ -304,3 +294,43 @@ def process_age() -> float | None:
     # What stands behind the name in brackets begins with the third field.
     ticks = int(fields[START_FIELD - 3])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def probe_network(group: Group) -> Probe | None:
+    """Time `sum_over_workers` on float32 messages; None for a worker alone, which sends nothing.
+
+    Medians and minima are those of the slowest worker. Repeats and the last size follow from gathered
+    numbers only, so that all workers take part in the same sums.
+    """
+    if group.size == 1:
+        return None
+    columns: dict[str, list[float]] = defaultdict(list)
+    for size in ALL_REDUCE_BYTES:
+        repeats, median, minimum = _probe_size(group, size)
+        columns["bytes"].append(size)
+        columns["repeats"].append(repeats)
+        columns["median_seconds"].append(median)
+        columns["minimum_seconds"].append(minimum)
+        if median > LONGEST_ALL_REDUCE_SECONDS or dilated(median) > LONGEST_WAIT_SECONDS:
+            break
+    return Probe.model_validate(columns)
+
+
+def _probe_size(group: Group, size: int) -> tuple[int, float, float]:
+    """Return repeats, median and minimum of the slowest worker for messages of so many bytes."""
+    message = torch.zeros(size // 4, device=group.device)
+    # The first also opens connections and grows buffers; it only says how often to repeat.
+    first = max(group.gather_numbers(_seconds(group, message)))
+    fitting = int(ALL_REDUCE_SECONDS_PER_SIZE / dilated(first))
+    repeats = min(MOST_ALL_REDUCE_REPEATS, max(FEWEST_ALL_REDUCE_REPEATS, fitting))
+    times = [_seconds(group, message) for _ in range(repeats)]
+    median = max(group.gather_numbers(statistics.median(times)))
+    return repeats, median, max(group.gather_numbers(min(times)))
+
+
+def _seconds(group: Group, message: torch.Tensor) -> float:
+    begin = synchronized_seconds(group.device)
+    with blocking:
+        group.sum_over_workers(message)
+        end = synchronized_seconds(group.device)
+    return end - begin

@@ -23,8 +23,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from unet_scaling.group.identity import identify
 from unet_scaling.group.processor_quota import emulated_cores, enter_quota, own_processors
-from unet_scaling.group.threads import thread_ids
-from unet_scaling.group.watchdog import blocking
+from unet_scaling.group.watchdog import blocking, thread_ids
 from unet_scaling.study.dilation import clock_seconds, dilated, is_dilated
 from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum

@@ -1,7 +1,11 @@
-"""Time a study's input on this machine: its stages, loader processes, and steps with and without them."""
+"""Time a study's input on this machine: its stages, loader processes, and steps with and without them.
+
+python -m unet_scaling.profile.measure SECONDS CORES < study.json   times steps alone, as a Probed in JSON
+"""
 
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections import defaultdict, deque
@@ -57,11 +61,10 @@ from unet_scaling.profile.findings import (
     processes_to_try,
 )
 from unet_scaling.study.config import RunConfig, StudyConfig
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.measurements import Phase
+from unet_scaling.study.errors import UserError, run_program
+from unet_scaling.study.measurements import Phase, Probed
 from unet_scaling.study.progress import progress
-from unet_scaling.task.loading import load_task
-from unet_scaling.training import Step, build_model, build_optimizer
+from unet_scaling.training import Step, build_model, build_optimizer, load_task
 
 # Shares of the time; throughput is measured three times.
 STAGES_SHARES: dict[LoadingName, float] = {"decode": 0.2, "cache": 0.1}
@@ -81,6 +84,8 @@ ENOUGH_SECONDS = 0.5
 # A step of a large batch on a CPU may take most of a minute; more than the most make no figure better.
 FEWEST_STEPS = 2
 MOST_STEPS = 50
+# Of a probe, a batch to warm up and one to repeat: steps take as long whatever the images are.
+BATCHES_SAMPLED = 2
 
 
 def profile_study(
@@ -412,3 +417,20 @@ def step_phases(
         taken.append(clock.seconds(synchronized_seconds(device) - begin)[0])
     clock.close()
     return np.array(taken[warm_up_steps:])
+
+
+def main() -> None:
+    """Time some steps. Raises UserError (65) for a folder that does not match its manifest."""
+    study = StudyConfig.model_validate_json(sys.stdin.read())
+    seconds, cores = float(sys.argv[1]), int(sys.argv[2])
+    device = default_device()
+    batch = study.configs()[0].training.batch_per_worker
+    with cores_of_one_worker(cores), open_subject(study, BATCHES_SAMPLED * batch) as subject:
+        step = plain_step(subject.config, device)
+        taken = step_phases(subject, step, device, 0, seconds).sum(axis=1).tolist()
+    probed = Probed(device=device_name(device), cores=cores, images_per_step=batch, step_seconds=taken)
+    print(probed.model_dump_json())
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -9,7 +9,7 @@ is a function of (seed, epoch), so that the position is all there is to say of i
 import errno
 import io
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from unet_scaling.run.weights import one_line, unpack_state
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
 from unet_scaling.study.files import checksum_path, read_verified, retry_transient, write_verified
 from unet_scaling.study.older_records import progress_in_newest_words
-from unet_scaling.study.record_lines import AttemptFacts, Epoch, Evaluation
+from unet_scaling.study.record_lines import AttemptFacts, Epoch, Evaluation, WorkerFacts
 from unet_scaling.study.study_file import CHECKPOINTS
 from unet_scaling.study.validation import StrictModel
 
@@ -35,6 +35,26 @@ WORKER_PARTS: dict[str, type] = {"buffers": dict, "random": dict, "loss": Tensor
 # A lack of memory or a fault of a GPU, also RuntimeErrors: no reason to remove a checkpoint.
 OF_THE_DEVICE = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
 UNFITTING = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
+_Fact = Callable[[AttemptFacts], object]
+
+FIXED_WORKER_FACTS: dict[str, Callable[[WorkerFacts], object]] = {
+    "device": lambda worker: worker.device,
+    "cores per worker": lambda worker: len(worker.cores),
+    "threads": lambda worker: worker.threads,
+}
+FIXED_FACTS: dict[str, _Fact] = {
+    "dilation": lambda facts: facts.dilation,
+    "link rate": lambda facts: facts.link_rate,
+}
+# Nodes of one cluster may differ in their driver.
+VERSIONS_THAT_MAY_DIFFER = ("driver",)
+REMARKED: dict[str, _Fact] = {
+    "the commit": lambda facts: facts.commit,
+    "whether changes were uncommitted": lambda facts: facts.dirty,
+    "the set of hosts": lambda facts: sorted({worker.host for worker in facts.workers}),
+    "the allocator": lambda facts: _of_each(facts, lambda worker: worker.allocator),
+    "a variable that decides speed": lambda facts: _of_each(facts, lambda worker: worker.environment),
+}
 
 
 class Progress(StrictModel):
@@ -229,3 +249,54 @@ def _packed(state: dict[str, Any]) -> bytes:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
+
+
+def require_same_facts(earlier: Sequence[AttemptFacts], now: AttemptFacts, folder: Path) -> list[str]:
+    """Verify that an attempt may go on; return a sentence for each fact that has changed and may.
+
+    With other images, devices, cores, threads, dilation or versions the record would be of neither, and the
+    analysis would leave the whole run out. Other hosts, another commit or other variables are remarked: a
+    lost node or a corrected program is no reason to train anew, and the analysis compares them.
+
+    Raises UserError: 65 where the checkpoints are of other images or do not say of which, 2 where they were
+    made on another device, or with other cores, threads or versions.
+    """
+    cure = f"remove {folder}/checkpoint-* to train from the start"
+    if not earlier:
+        raise UserError(
+            f"the checkpoints in {folder} do not say which images they were trained on, for an earlier "
+            f"version of this program wrote them: {cure}",
+            EXIT_BAD_DATA,
+        )
+    before = earlier[-1]
+    if before.manifest_sha256 != now.manifest_sha256:
+        raise UserError(
+            f"the checkpoints in {folder} were trained on other images: attempt {before.attempt} had the "
+            f"manifest with SHA-256 {before.manifest_sha256}, now it is {now.manifest_sha256}; "
+            f"bring back the images and their manifest, or {cure}",
+            EXIT_BAD_DATA,
+        )
+    found = {name: (_of_each(before, fact), _of_each(now, fact)) for name, fact in FIXED_WORKER_FACTS.items()}
+    found |= {name: (str(fact(before)), str(fact(now))) for name, fact in FIXED_FACTS.items()}
+    for name in sorted((before.versions.keys() | now.versions.keys()) - {*VERSIONS_THAT_MAY_DIFFER}):
+        found[name] = (before.versions.get(name, "none"), now.versions.get(name, "none"))
+    differing = [
+        f"{name}: {old} in attempt {before.attempt}, {new} now"
+        for name, (old, new) in found.items()
+        if old != new
+    ]
+    if differing:
+        raise UserError(
+            f"the checkpoints in {folder} were made under other conditions: {'; '.join(differing)}; "
+            f"go on as attempt {before.attempt} did, or {cure}"
+        )
+    return [
+        f"{name} differs from attempt {before.attempt}: {fact(before)} then, {fact(now)} now"
+        for name, fact in REMARKED.items()
+        if fact(before) != fact(now)
+    ]
+
+
+def _of_each(facts: AttemptFacts, fact: Callable[[WorkerFacts], object]) -> str:
+    """Return the values of all workers, each once: a worker may have another rank in the next attempt."""
+    return ", ".join(sorted({str(fact(worker)) for worker in facts.workers}))

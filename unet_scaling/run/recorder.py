@@ -15,18 +15,17 @@ from unet_scaling.data.batches import RunData
 from unet_scaling.group.facts import job, verify_group, versions
 from unet_scaling.group.group import Group
 from unet_scaling.group.processor_quota import enter_quota
-from unet_scaling.group.threads import thread_ids
+from unet_scaling.group.watchdog import thread_ids
 from unet_scaling.measure.compute_recorder import ComputeRecorder
-from unet_scaling.measure.epoch_meter import BudgetMeter, Meter, StartupClock
-from unet_scaling.measure.network_probe import probe_network
+from unet_scaling.measure.epoch_meter import BudgetMeter, Meter, StartupClock, probe_network
 from unet_scaling.run.checkpoint import (
     EpochSoFar,
     Progress,
     load_checkpoint,
     remove_checkpoints,
+    require_same_facts,
     save_checkpoint,
 )
-from unet_scaling.run.continuation import require_same_facts
 from unet_scaling.run.failure import abort_worker
 from unet_scaling.run.run_claim import RunClaim
 from unet_scaling.run.run_folder import RunFolder, new_record, take_run_folder
@@ -47,9 +46,18 @@ from unet_scaling.study.errors import (
 )
 from unet_scaling.study.files import write_atomically, write_json_with_checksum, write_verified
 from unet_scaling.study.measurements import STEPS_NAME
-from unet_scaling.study.pictures import PICTURES_NAME, Pictures
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
-from unet_scaling.study.record_lines import End, Epoch, Evaluation, Header, RecordLine, Resumed, WorkerFacts
+from unet_scaling.study.record_lines import (
+    PICTURES_NAME,
+    End,
+    Epoch,
+    Evaluation,
+    Header,
+    Pictures,
+    RecordLine,
+    Resumed,
+    WorkerFacts,
+)
 from unet_scaling.study.saliency import SALIENCY_FOLDER, SALIENCY_ORIGIN_NAME, Saliency
 from unet_scaling.study.study_file import LOG_NAME, older_log
 from unet_scaling.study.texts import score_title

@@ -22,8 +22,7 @@ from pathlib import Path
 
 from unet_scaling.group.facts import speed_variables
 from unet_scaling.group.group import Group
-from unet_scaling.group.threads import thread_ids
-from unet_scaling.group.watchdog import start_watchdog
+from unet_scaling.group.watchdog import start_watchdog, thread_ids
 from unet_scaling.run.failure import abort_after_timeout, abort_worker, reporting_errors
 from unet_scaling.run.run_claim import OWNER_NAME, RunClaim
 from unet_scaling.run.safe_points import Interruption
@@ -34,7 +33,6 @@ from unet_scaling.study.dilation import dilated
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError, report_name
 from unet_scaling.study.files import remove_unfinished
 from unet_scaling.study.measurements import STEPS_NAME
-from unet_scaling.study.pictures import PICTURES_NAME
 from unet_scaling.study.record import (
     RECORD_NAME,
     RecordWriter,
@@ -42,6 +40,7 @@ from unet_scaling.study.record import (
     read_record,
     set_record_aside,
 )
+from unet_scaling.study.record_lines import PICTURES_NAME
 from unet_scaling.study.study_file import CHECKPOINTS, LOG_NAME, config_path, read_config
 
 CLAIM_POLL_SECONDS = 1.0

@@ -19,7 +19,6 @@ from unet_scaling.interpreter import CODE_FOLDER, IS_CLONE
 from unet_scaling.interpreter import PROJECT as PROJECT
 from unet_scaling.study.dilation import dilated, is_dilated
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.keys import Allowed
 from unet_scaling.study.options import (
     Count,
     Criteria,
@@ -42,7 +41,7 @@ from unet_scaling.study.repeats import (
     Precision,
     parse_precision,
 )
-from unet_scaling.study.validation import StrictModel, validated
+from unet_scaling.study.validation import Allowed, StrictModel, validated
 
 Framework = Literal["pytorch_native", "horovod", "lightning", "accelerate"]
 # Of options that all frameworks have.

@@ -193,3 +193,12 @@ class PixelCounts:
         """Return 2 TP / (2 TP + FP + FN); none where neither mask nor prediction has foreground."""
         both = 2 * self.true_positive + self.false_positive + self.false_negative
         return 2 * self.true_positive / both if both else None
+
+
+class Probed(StrictModel):
+    """Steps of one worker on the machine of the probe, after one that warmed up."""
+
+    device: str = Field(description="'cpu' or the name of the GPU")
+    cores: PositiveInt = Field(description="that the worker had")
+    images_per_step: PositiveInt
+    step_seconds: list[Annotated[FiniteFloat, Field(gt=0)]] = Field(min_length=1)

@@ -23,6 +23,17 @@ YEAR_MINUTES = 365 * 24 * 60
 MINUTE_MS = 60_000
 # What torch takes as a seed.
 LARGEST_SEED = 2**63 - 1
+# They go last into the key of a generator, after the seed: different uses have different random numbers.
+# Never reuse or renumber those of the data: every run would split, order and augment it otherwise.
+SPLIT_STREAM = 1
+ORDER_STREAM = 2
+AUGMENTATION_STREAM = 3
+STEP_SAMPLE_STREAM = 4
+EMULATION_STREAM = 5
+TRANSFORM_STREAM = 6
+UNTRAINED_STREAM = 7
+CURVE_STREAM = 8
+WORKER_STREAM = 9
 # Squared and multiplied by a worker count, float64 still holds it.
 LOWEST_RATE = 1e-30
 HIGHEST_RATE = 1e30
@@ -31,8 +42,6 @@ Count = Annotated[int, Field(ge=1, le=MOST)]
 CountOrZero = Annotated[int, Field(ge=0, le=MOST)]
 PixelCount = Annotated[int, Field(ge=1, le=MOST_PIXELS)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
-
-
 Scalar = bool | int | float | str
 
 

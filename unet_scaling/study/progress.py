@@ -1,8 +1,9 @@
-"""Show progress: a bar on a terminal; to the launcher of a run, the steps that it has done."""
+"""Show progress: a bar on a terminal, also of threads; to the launcher of a run, the steps that are done."""
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,8 +13,13 @@ from tqdm import tqdm
 # The file in which worker 0 counts, where a launcher on the same machine asks for it: its epoch, from 0, the
 # steps done of it, and all its steps, as three integers of eight bytes.
 STEPS_VARIABLE = "UNET_SCALING_STEPS_FILE"
+# Decoders release the lock of the interpreter; a login node is shared with other users.
+MOST_THREADS = 4
+# Decoded images are large.
+ITEMS_AHEAD = 32
 
 _Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 def progress(items: Iterable[_Item], total: int, label: str, shown: bool = True) -> Iterator[_Item]:
@@ -30,3 +36,13 @@ def counted(steps: Iterable[_Item], epoch: int, done: int, total: int) -> Iterat
     for step in steps:
         yield step
         counts[1] += 1
+
+
+def map_in_order(
+    function: Callable[[_Item], _Result], items: Sequence[_Item], label: str
+) -> Generator[_Result, None, None]:
+    """Yield results of a few threads in the order of the items, at most ITEMS_AHEAD in memory at a time."""
+    with ThreadPoolExecutor(min(MOST_THREADS, len(os.sched_getaffinity(0)))) as pool:
+        blocks = (items[start : start + ITEMS_AHEAD] for start in range(0, len(items), ITEMS_AHEAD))
+        results = (result for block in blocks for result in pool.map(function, block))
+        yield from progress(results, len(items), label)

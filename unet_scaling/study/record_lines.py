@@ -1,4 +1,4 @@
-"""Models of the lines of the record `run.jsonl`, each refusing impossible values.
+"""Models of the lines of the record `run.jsonl`, each refusing impossible values; and of its pictures.
 
 Imported on login nodes and by the analysis: needs pydantic, but neither torch nor pandas.
 """
@@ -25,6 +25,10 @@ from unet_scaling.study.validation import Digest, StrictModel
 SCORE_NAME = r"^[a-z][a-z0-9_]{0,39}$"
 ScoreName = Annotated[str, Field(pattern=SCORE_NAME)]
 PositiveSeconds = Annotated[FiniteFloat, Field(gt=0)]
+# Beside the record: written by a complete run, read by the report.
+PICTURES_NAME = "pictures.json"
+# The first test images: the same for all runs of one split.
+MOST_PICTURES = 6
 
 
 class WorkerFacts(StrictModel):
@@ -270,3 +274,18 @@ class End(StrictModel):
 
 
 RecordLine = Header | ScriptHeader | Startup | Probe | Epoch | Result | Scores | Saliency | End
+
+
+class SamplePicture(StrictModel):
+    """One test image with the outlines of its true mask and of the predicted one, as a PNG in base64."""
+
+    position: NonNegativeInt = Field(description="in the test set, from 0")
+    iou: Share | None = Field(description="of this image alone; none where neither mask has foreground")
+    png: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]+=*$")]
+
+
+class Pictures(StrictModel):
+    """All pictures of a run."""
+
+    weights_sha256: Digest = Field(description="of the last evaluation")
+    images: list[SamplePicture]

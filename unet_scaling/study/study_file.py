@@ -28,11 +28,10 @@ from unet_scaling.study.config import (
 )
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import read_json_with_checksum
-from unet_scaling.study.keys import fault_lines
 from unet_scaling.study.options import BUILT_IN_TABLES, OPTION_TABLES, TASK_DATA_KEYS
 from unet_scaling.study.record_lines import Epoch, Evaluation
 from unet_scaling.study.repeats import HISTORY_KEY, PRECISION_WORDS
-from unet_scaling.study.validation import StrictModel, read_toml, user_message, validated
+from unet_scaling.study.validation import StrictModel, fault_lines, read_toml, user_message, validated
 
 STUDY_NAME = "study.json"
 CONFIG_NAME = "config.json"

@@ -19,8 +19,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
+from unet_scaling.data.batches import SampleData, sample_sha256
 from unet_scaling.data.order import Indices
-from unet_scaling.data.sample_data import SampleData, sample_sha256
 from unet_scaling.run.training_state import leaving_no_trace, some_of, unchanged_buffers
 from unet_scaling.run.weights import weights_sha256
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
