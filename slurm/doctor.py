@@ -10,10 +10,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from slurm.batch import SCRIPT_NAME, write_script
 from slurm.cluster import Cluster, geometry
 from slurm.local import launch
-from slurm.render import Places, doctor_script
+from slurm.render import SCRIPT_NAME, Places, doctor_script, write_script
 from slurm.scheduler import GONE, LimitError, RejectedError, Slurm, UnreachableError, is_over
 from unet_scaling.doctor.findings import Findings, WorkerReport, launch_findings, read_reports, verdict
 from unet_scaling.study.config import PROJECT

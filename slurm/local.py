@@ -1,4 +1,7 @@
-"""Launch a study on this machine with mpiexec: every worker on its own cores, for all frameworks alike."""
+"""Launch a study on this machine with mpiexec: every worker on its own cores, for all frameworks alike.
+
+Refused where jobs of Slurm run or images are not checked.
+"""
 
 import ctypes
 import os
@@ -17,9 +20,9 @@ from rich.console import Console
 
 from slurm.after_run import disturbed_reason, is_to_be_repeated, set_disturbed_aside
 from slurm.estimate import KnownSeconds
-from slurm.local_plan import cores_per_worker, prepare_ready, take_over
 from slurm.local_progress import StudyProgress
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
+from slurm.preflight import check_inputs, require_images
 from slurm.processes import (
     WORKER_SIGNAL,
     StopRequest,
@@ -31,17 +34,18 @@ from slurm.processes import (
     stop_requests,
     worker_processes,
 )
-from slurm.study_folder import StudyFolder
+from slurm.states import judged, study_submissions
+from slurm.study_folder import StudyFolder, in_launch_order
 from slurm.study_lock import locked
 from unet_scaling.group.identity import CORES_VARIABLE
-from unet_scaling.study.command_line import called
-from unet_scaling.study.config import PROGRAMS_FOLDER, RunConfig
+from unet_scaling.study.command_line import CALLED, called
+from unet_scaling.study.config import PROGRAMS_FOLDER, RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_RESUME, UserError
 from unet_scaling.study.files import open_to_append
 from unet_scaling.study.progress import STEPS_VARIABLE
 from unet_scaling.study.record import Record, set_launch_aside
-from unet_scaling.study.run_state import RecordedRun
-from unet_scaling.study.study_file import OUTPUT_NAME
+from unet_scaling.study.run_state import ACTIVE, RecordedRun, run_state
+from unet_scaling.study.study_file import JOB_NAME, OUTPUT_NAME
 from unet_scaling.study.texts import count, score_title
 
 # Of mpiexec, and the command of a worker.
@@ -52,6 +56,7 @@ LOOK_SECONDS = 1.0
 WORKER_START_SECONDS = 60.0
 # From <linux/prctl.h>: the signal that the kernel sends to a process when its parent dies.
 PR_SET_PDEATHSIG = 1
+FORMER_JOB_NAME = "job.before_local.json"
 
 
 class StudyStoppedError(UserError):
@@ -85,7 +90,10 @@ def launch(
         try:
             return _wait(process, worker, while_running)
         finally:
-            _end(process)
+            if process.poll() is None:  # the wait was interrupted
+                kill_below(process.pid)
+                process.kill()
+                process.wait()
 
 
 def _wait(process: subprocess.Popen[bytes], worker: Sequence[str], look: WhileRunning | None) -> int:
@@ -123,14 +131,6 @@ def _end_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os._exit(EXIT_BUG)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End mpiexec and its workers, where the wait was interrupted."""
-    if process.poll() is None:
-        kill_below(process.pid)
-        process.kill()
-        process.wait()
 
 
 def run_study(
@@ -283,4 +283,120 @@ def _require_all_complete(folder: StudyFolder, configs: Sequence[RunConfig]) -> 
         raise UserError(
             f"{len(incomplete)} of {len(configs)} runs did not complete; {cure}\n  " + "\n  ".join(lines),
             EXIT_DIVERGED if diverged else EXIT_BUG,
+        )
+
+
+@dataclass(frozen=True)
+class LocalPlan:
+    """What would run here, on how many cores, and what the study's complete runs tell of its time."""
+
+    folder: StudyFolder
+    runs: int
+    wanted: list[RunConfig]
+    known: KnownSeconds
+
+    def show(self, console: Console) -> None:
+        cores = cores_per_worker(self.folder.study, len(os.sched_getaffinity(0)))
+        lines = [
+            f"{config.run}: {count(config.workers, 'worker')}, {count(cores, 'core')} each"
+            for config in self.wanted
+        ]
+        total = f"{self.folder.study.name}: {count(self.runs, 'run')}"
+        lines.append(f"{total}, {len(self.wanted)} would start, one after the other")
+        console.print("\n".join(lines), markup=False)
+
+
+def local_plan(
+    folder: StudyFolder, console: Console, repeat_disturbed: bool = False, force: Collection[str] = ()
+) -> LocalPlan:
+    """Return what would run here; start and write nothing. Each record is read once, and none is kept.
+
+    Raises UserError where the study could not start either.
+    """
+    configs = in_launch_order(folder.study)
+    folder.require_same(configs)
+    require_ready(folder, configs)
+    wanted = {config.run: config for config in configs}
+    known = KnownSeconds()
+    for run in folder.all_recorded(configs):
+        known.learn(run)
+        is_kept = run.state.is_complete and run.config.run not in force
+        if is_kept and not (repeat_disturbed and is_to_be_repeated(run, console)):
+            wanted.pop(run.config.run, None)
+    return LocalPlan(folder, len(configs), list(wanted.values()), known)
+
+
+def cores_per_worker(study: StudyConfig, cores: int) -> int:
+    """Return what the largest worker count leaves to each worker: equal at every count. Raises UserError.
+
+    Played runs have what so many real workers would, on whose threads sums are added in the same order, but
+    where the study sets training.cores_per_worker.
+    """
+    largest = max(study.workers)
+    if largest > cores:
+        raise UserError(
+            f"study {study.name}: workers = {largest} need {largest} cores, this machine gives {cores}; "
+            f"the largest worker count here is {cores}"
+        )
+    plays = study.training.get("plays")
+    if plays is None or study.training.get("cores_per_worker") is not None:
+        return cores // largest
+    played: list[int] = plays if isinstance(plays, list) else [plays]
+    return max(1, cores // max(largest, *played))
+
+
+def require_ready(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:
+    """Raise UserError where Slurm may be at work on this study, or where every run would fail."""
+    _require_no_jobs(folder.path)
+    check_inputs(configs)
+    require_images(configs)
+
+
+def prepare_ready(folder: StudyFolder, console: Console) -> list[RunConfig]:
+    """Write the run folders of a study that can start, and return its runs; raise UserError for another.
+
+    Nothing is written for a study that cannot start: its runs would stand in every later report as waiting.
+    """
+    require_ready(folder, in_launch_order(folder.study))
+    return folder.prepare(console)
+
+
+def take_over(
+    folder: StudyFolder, configs: Sequence[RunConfig], force: Collection[str] = ()
+) -> list[RunConfig]:
+    """Make these runs local ones and return those to launch: all that are incomplete or in `force`.
+
+    Sets jobs of Slurm aside that are over: a later state would else be that of the former job.
+    """
+    missing = []
+    for config in configs:
+        if config.run not in force and folder.recorded(config).state.is_complete:
+            continue
+        missing.append(config)
+        run_folder = folder.run_folder(config)
+        if (run_folder / JOB_NAME).exists():
+            (run_folder / JOB_NAME).rename(run_folder / FORMER_JOB_NAME)
+    return missing
+
+
+def _require_no_jobs(study: Path) -> None:
+    """Raise UserError where a job of this study is queued or running, or where nobody can say."""
+    submissions = study_submissions(study)
+    jobs = set()
+    doubt = ""
+    for folder, state, _ in judged(submissions, run_state):
+        submission = submissions[folder]
+        if submission and state.state in ACTIVE:
+            jobs.add(submission.job or submission.token)
+            doubt = state.reason if state.state == "unknown" else doubt
+    named = ", ".join(sorted(jobs))
+    if doubt:
+        raise UserError(
+            f"{study.name}: jobs {named} may be queued or running, and cannot be asked for: "
+            f"{doubt}. Where they are over, rename {study}/*/{JOB_NAME}"
+        )
+    if jobs:
+        raise UserError(
+            f"{study.name}: jobs {named} of this study are queued or running (squeue --me); wait for "
+            f"their end, or cancel them: {CALLED} cancel {study}"
         )

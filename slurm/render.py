@@ -1,4 +1,4 @@
-"""Render job scripts: a pure function of cluster, configurations and places, apart from sending them."""
+"""Render job scripts: pure functions of cluster, configurations and places, apart from writing them."""
 
 import shlex
 from collections.abc import Sequence
@@ -14,8 +14,10 @@ from unet_scaling.group.identity import IDENTITY_VARIABLES
 from unet_scaling.interpreter import IS_CLONE
 from unet_scaling.study.config import PROGRAMS_FOLDER, RunConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.study_file import PING_PONG_NAME
+from unet_scaling.study.files import open_to_append, write_atomically
+from unet_scaling.study.study_file import OUTPUT_NAME, PING_PONG_NAME
 
+SCRIPT_NAME = "job.sbatch"
 IGNORE_USR2_UNTIL_HANDLER = 'trap "" USR2; exec "$@"'
 
 
@@ -30,6 +32,14 @@ class Places:
     def programs(self) -> Path:
         """Return the folder of the training programs."""
         return self.project if IS_CLONE else PROGRAMS_FOLDER
+
+
+def write_script(folder: Path, script: str) -> Path:
+    """Write the script of a job, and its empty output, which Slurm would make readable for others."""
+    path = folder / SCRIPT_NAME
+    open_to_append(folder / OUTPUT_NAME).close()
+    write_atomically(path, script)
+    return path
 
 
 def job_script(cluster: Cluster, config: RunConfig, run_folder: Path, token: str, places: Places) -> str:

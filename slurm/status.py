@@ -13,10 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from slurm.cancellation import mark_cancelled
 from slurm.scheduler import GONE, UNCLEAR, UnreachableError, is_over
 from slurm.states import RunStatus, Submission, judged, study_statuses, study_submissions
-from slurm.study_lock import is_at_work
+from slurm.study_lock import is_at_work, mark_cancelled
 from unet_scaling.study.command_line import LAUNCH_HINT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record_lines import Epoch

@@ -1,30 +1,131 @@
-"""Submit what a study still needs, each run once, whatever happens in between."""
+"""Submit what a study still needs, each run once, whatever Slurm answers and whatever happens in between."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 
-from slurm.after_run import is_to_be_repeated, may_be_tried_again
-from slurm.batch import SCRIPT_NAME, BatchJob, write_script
-from slurm.cancellation import Cancellation
+from slurm.after_run import is_to_be_repeated, may_be_tried_again, set_disturbed_aside
 from slurm.cluster import Cluster, geometry
 from slurm.estimate import KnownSeconds, ProbedSpeed, TimeEstimate, cluster_cost, require_within
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.preflight import check_inputs, refused_shapes, unverified_inputs
-from slurm.render import Places, allocation_script, job_script
-from slurm.scheduler import LimitError, RejectedError, UnreachableError
-from slurm.states import RunStatus, new_token, read_submissions, study_statuses, write_submission
+from slurm.render import SCRIPT_NAME, Places, allocation_script, job_script, write_script
+from slurm.scheduler import LimitError, RejectedError, Slurm, UnreachableError
+from slurm.states import (
+    RunStatus,
+    Submission,
+    SubmissionStatus,
+    new_token,
+    read_submissions,
+    study_statuses,
+    write_submission,
+)
 from slurm.study_folder import StudyFolder, in_launch_order, open_study_folder
-from slurm.study_lock import locked
+from slurm.study_lock import Cancellation, locked
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_RESUME, EXIT_USAGE, UserError
 from unet_scaling.study.optional_parts import optional_part
+from unet_scaling.study.record import RECORD_NAME, attempt_records, set_launch_aside, take_launch_back
 from unet_scaling.study.run_state import ACTIVE, SUBMITTABLE
-from unet_scaling.study.texts import clean
+from unet_scaling.study.texts import clean, retry
 
 DRY_RUN_TOKEN = "dry-run"  # noqa: S105, the name of a job
+# Where Slurm takes no more jobs of this user now: twice as long each time, as jobs end in minutes or hours.
+FIRST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class BatchJob:
+    """A script and the runs that it starts: one, or all those of an allocation (`shared`).
+
+    Runs named in `force` begin anew: what was before does not count among their attempts.
+    """
+
+    label: str
+    script: Path
+    token: str
+    runs: Sequence[RunStatus]
+    slurm: Slurm
+    shared: bool = False
+    force: Collection[str] = ()
+
+    @property
+    def workers(self) -> int:
+        """Return what Slurm's answer to the job depends on: the largest number of workers."""
+        return max(run.run.config.workers for run in self.runs)
+
+    def queue(self, console: Console, limit_wait_seconds: float, cancellation: Cancellation) -> None:
+        """Queue the script, and note in the folders of its runs what came of it.
+
+        Complete records, which would keep runs from starting, are set aside as long as there may be a job.
+        Where Slurm takes no more jobs, tries again for `limit_wait_seconds`. Raises RejectedError;
+        LimitError; UnreachableError where nobody knows whether there is a job; or CancelledError, with
+        nothing left in the queue or named if it is, where the study is cancelled before or meanwhile.
+        """
+
+        def announce(error: LimitError, pause: float) -> None:
+            console.print(f"{self.label}: {error}; next try in {pause:.0f} s", markup=False, soft_wrap=True)
+
+        def ask() -> str:
+            cancellation.require_none()
+            records = [
+                set_launch_aside(run.folder) if run.name in self.force else set_disturbed_aside(run.folder)
+                for run in self.runs
+                if run.run.state.is_complete
+            ]
+            self._note("asking")
+            try:
+                return self.slurm.submit(self.script, self.token)
+            except (RejectedError, LimitError) as error:
+                self._note("rejected" if isinstance(error, RejectedError) else "limited", reason=str(error))
+                for record in records:
+                    take_launch_back(record)
+                raise
+
+        job = retry(ask, _pauses(limit_wait_seconds), LimitError, announce=announce)
+        self._note("queued", job=job)
+        console.print(f"{self.label}: job {job}", markup=False)
+        cancellation.take_back(self.slurm, self.token, job)
+
+    def reject(self, reason: str) -> None:
+        """Note that Slurm would refuse the script, which is not submitted. Raises RejectedError."""
+        self._note("rejected", reason=reason)
+        raise RejectedError(reason)
+
+    def _note(self, answer: SubmissionStatus, *, job: str | None = None, reason: str = "") -> None:
+        for run in self.runs:
+            attempts = run.attempts
+            earlier = run.submission.earlier if run.submission else 0
+            if run.name in self.force or run.run.state.is_complete:
+                attempts = 0
+                # The next attempt sets an incomplete record aside.
+                earlier = len(attempt_records(run.folder)) + (run.folder / RECORD_NAME).exists()
+            submission = Submission(
+                token=self.token,
+                attempts=attempts + (answer in ("asking", "queued")),
+                status=answer,
+                job=job,
+                reason=reason,
+                shared=self.shared,
+                earlier=earlier,
+                asked_at=time.time(),
+                cluster_name=self.slurm.cluster,
+                keep_variables=list(self.slurm.keep),
+            )
+            write_submission(run.folder, submission)
+
+
+def _pauses(total_seconds: float) -> Iterator[float]:
+    """Yield growing pauses that together last no longer than this."""
+    pause = FIRST_PAUSE_SECONDS
+    while pause <= total_seconds:
+        yield pause
+        total_seconds -= pause
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
 class LaterError(UserError):
@@ -105,7 +206,7 @@ class Submitter:
         room = max(0, self.cluster.max_queued - in_queue)
         try:
             jobs = [self._in_one_job(wanted)] if self.one_allocation else [self._job(run) for run in wanted]
-            refused = refused_shapes(self.cluster.slurm, {_size(job): job.script for job in jobs})
+            refused = refused_shapes(self.cluster.slurm, {job.workers: job.script for job in jobs})
         except UnreachableError as error:
             text = f"nothing was submitted, Slurm does not answer: {error}"
             raise LaterError(text, [run.name for run in wanted]) from None
@@ -158,7 +259,9 @@ class Submitter:
             geometry(self.cluster, config.workers)
         check_inputs(configs)
         self._require_affordable(configs, self.folder.study.configs())
-        if self.cluster.doctor and not self._has_had_jobs():
+        folders = [self.folder.path / run for run in self.folder.study.run_names()]
+        before = read_submissions(folders if self.cluster.doctor else ()).values()
+        if self.cluster.doctor and not any(found and found.attempts for found in before):
             with optional_part("doctor = true"):
                 from slurm.doctor import require_sound_launch
             workers = max(config.workers for config in configs)
@@ -170,11 +273,6 @@ class Submitter:
                 except UnreachableError as error:
                     text = f"{run.name} may be queued already, and Slurm does not answer: {error}"
                     raise LaterError(text, [each.name for each in wanted]) from None
-
-    def _has_had_jobs(self) -> bool:
-        """Tell whether any run of the study was queued before."""
-        folders = [self.folder.path / run for run in self.folder.study.run_names()]
-        return any(found and found.attempts for found in read_submissions(folders).values())
 
     def _require_affordable(self, configs: Sequence[RunConfig], every: Sequence[RunConfig]) -> None:
         """Print what these of all runs cost; raise UserError where that may be more than the budget."""
@@ -194,8 +292,8 @@ class Submitter:
             if number >= room:
                 is_full = f"max_queued = {self.cluster.max_queued} is reached"
             try:
-                if _size(job) in refused:
-                    job.reject(refused[_size(job)])
+                if job.workers in refused:
+                    job.reject(refused[job.workers])
                 if is_full:
                     raise LimitError(is_full)
                 job.queue(self.console, self.limit_wait_seconds, self.cancellation)
@@ -244,8 +342,3 @@ class Submitter:
 
     def _print(self, text: str) -> None:
         self.console.print(text, markup=False)
-
-
-def _size(job: BatchJob) -> int:
-    """Return what Slurm's answer to a job depends on: its largest number of workers."""
-    return max(run.run.config.workers for run in job.runs)

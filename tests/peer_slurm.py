@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import slurm.batch
 import slurm.commands.submit
 import slurm.scheduler
 import slurm.states
 import slurm.status
+import slurm.submit
 import unet_scaling.study.texts
 from slurm.cluster import Cluster
 from slurm.scheduler import CALL_SECONDS, Printed
 from slurm.states import base_of
 
 # Whose time is the clock's.
-OURS = (slurm.scheduler, slurm.states, slurm.batch, slurm.status, slurm.commands.submit)
+OURS = (slurm.scheduler, slurm.states, slurm.submit, slurm.status, slurm.commands.submit)
 TIMED = (*OURS, unet_scaling.study.texts)
 
 LIVE = ("PENDING", "RUNNING")

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from slurm.cancellation import next_cancellation
 from slurm.cluster import Cluster
 from slurm.commands.submit import command_line
 from slurm.estimate import (
@@ -21,6 +20,7 @@ from slurm.estimate import (
 from slurm.preflight import unverified_inputs
 from slurm.render import Places
 from slurm.study_folder import StudyFolder
+from slurm.study_lock import next_cancellation
 from slurm.submit import Submitter
 from tests.records import write_record
 from tests.studies import make_images, make_run

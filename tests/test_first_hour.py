@@ -9,7 +9,7 @@ from rich.console import Console
 
 from slurm.after_run import is_to_be_repeated
 from slurm.commands import new
-from slurm.local_plan import require_ready
+from slurm.local import require_ready
 from slurm.study_folder import open_study_folder
 from tests.data_folders import make_folder
 from tests.records import Measured, make_epochs, make_point, write_run

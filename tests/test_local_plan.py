@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.local_plan import cores_per_worker
+from slurm.local import cores_per_worker
 from tests.records import write_record
 from tests.studies import TINY_STUDY, make_images, make_run
 from unet_scaling.study import record

@@ -7,7 +7,7 @@ import pytest
 
 from slurm.cluster import read_cluster
 from slurm.commands import new
-from slurm.new import FEWEST_STEPS_PER_EPOCH, choose_partition, read_gpus, suggested_batch
+from slurm.commands.new import FEWEST_STEPS_PER_EPOCH, choose_partition, read_gpus, suggested_batch
 from tests.data_folders import blob, make_folder, noise, save
 from tests.studies import make_images
 from unet_scaling.study.errors import UserError

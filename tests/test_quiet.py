@@ -11,11 +11,9 @@ import pytest
 from rich.console import Console
 
 import slurm.local
-import slurm.local_plan
 import slurm.processes
 from slurm.after_run import disturbed_reason, is_to_be_repeated, set_disturbed_aside
-from slurm.local import run_study
-from slurm.local_plan import local_plan
+from slurm.local import local_plan, run_study
 from slurm.processes import say_whether_quiet
 from slurm.study_folder import StudyFolder
 from tests.budgets import Steps, write_budget_run
@@ -124,7 +122,7 @@ def local_study(
         return 0
 
     monkeypatch.setattr(slurm.local, "launch", launch)
-    monkeypatch.setattr(slurm.local_plan, "require_ready", lambda *_: None)  # there are no images
+    monkeypatch.setattr(slurm.local, "require_ready", lambda *_: None)  # there are no images
     monkeypatch.setattr(slurm.local, "say_whether_quiet", lambda console: console.print("looked"))
     text = io.StringIO()
     run_study(study, Console(file=text, width=400), repeat_disturbed)
@@ -178,7 +176,7 @@ def test_a_local_study_adds_repeats_until_its_intervals_are_narrow(
         return 0
 
     monkeypatch.setattr(slurm.local, "launch", launch)
-    monkeypatch.setattr(slurm.local_plan, "require_ready", lambda *_: None)  # there are no images
+    monkeypatch.setattr(slurm.local, "require_ready", lambda *_: None)  # there are no images
     monkeypatch.setattr(slurm.local, "say_whether_quiet", lambda console: None)
     study = StudyConfig.model_validate(STUDY | {"repeats": "until 3 %, at most 5"})
     text = io.StringIO()

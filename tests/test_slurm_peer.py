@@ -20,16 +20,16 @@ from hypothesis.stateful import (
 )
 from rich.console import Console
 
-import slurm.batch
 import slurm.commands.submit
 import slurm.scheduler
 import slurm.states
 import slurm.status
-from slurm.cancellation import next_cancellation
+import slurm.submit
 from slurm.commands.submit import submit_and_wait
 from slurm.render import Places
 from slurm.status import cancel_study, study_rows
 from slurm.study_folder import StudyFolder
+from slurm.study_lock import next_cancellation
 from slurm.submit import Submitter
 from tests.peer_slurm import (
     ANSWER_FAULTS,

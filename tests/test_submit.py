@@ -19,14 +19,13 @@ from rich.console import Console
 import slurm.after_run
 import slurm.commands.submit
 import slurm.scheduler
-from slurm.cancellation import CancelledError, mark_cancelled, next_cancellation
-from slurm.local_plan import require_ready, take_over
+from slurm.local import require_ready, take_over
 from slurm.render import Places
 from slurm.scheduler import LimitError, Printed, Slurm, UnreachableError
 from slurm.states import read_submission
 from slurm.status import cancel_study, show_status, status_table, study_rows
 from slurm.study_folder import StudyFolder
-from slurm.study_lock import locked
+from slurm.study_lock import CancelledError, locked, mark_cancelled, next_cancellation
 from slurm.submit import Submitter
 from tests.cluster import wait_until
 from tests.peer_slurm import CLUSTER, TIMED, Clock, PeerSlurm

@@ -7,8 +7,7 @@ import time
 
 from slurm.commands.options import add_launch, add_study, new_console, study_folder
 from slurm.estimate import TimeEstimate, run_probe
-from slurm.local import StudyStoppedError, run_study
-from slurm.local_plan import cores_per_worker, local_plan
+from slurm.local import StudyStoppedError, cores_per_worker, local_plan, run_study
 from slurm.processes import say_whether_quiet
 from unet_scaling.study.command_line import CommandLine
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from slurm.cancellation import CancelledError, next_cancellation
 from slurm.cluster import read_cluster
 from slurm.commands.options import add_launch, add_queue, add_study, new_console, study_folder
 from slurm.estimate import run_probe
 from slurm.render import Places
 from slurm.status import REFRESH_SECONDS, StatusRow, show_status, study_rows
 from slurm.study_folder import logs_folder
+from slurm.study_lock import CancelledError, next_cancellation
 from slurm.submit import LaterError, Submitter
 from unet_scaling.study.command_line import CommandLine, called
 from unet_scaling.study.config import PROJECT
