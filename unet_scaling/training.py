@@ -120,20 +120,15 @@ def build_model(task: Task, device: torch.device, synchronized_norm: Norm) -> nn
     if config.plays_per_worker > 1:
         model.add_module(PLAYED_STATISTICS, PlayedStatistics(model, config.plays_per_worker))
     if training.compile:
-        _require_compiler()
+        # To go on without would compare a worker that is compiled with one that is not.
+        compiler = os.environ.get("CXX", "g++")
+        if shutil.which(compiler) is None:
+            raise UserError(
+                f"training.compile = true needs a C++ compiler on every node, but {socket.gethostname()} has "
+                f"no {compiler!r}; load one, name it in CXX, or set training.compile = false"
+            )
         model.compile()
     return model
-
-
-def _require_compiler() -> None:
-    """Raise UserError unless this node has the C++ compiler that torch.compile calls, for GPUs too."""
-    # To go on without would compare a worker that is compiled with one that is not.
-    compiler = os.environ.get("CXX", "g++")
-    if shutil.which(compiler) is None:
-        raise UserError(
-            f"training.compile = true needs a C++ compiler on every node, but {socket.gethostname()} has no"
-            f" {compiler!r}; load one, name it in CXX, or set training.compile = false"
-        )
 
 
 def _name_strides_as_gradients_will(model: nn.Module) -> None:

@@ -83,6 +83,8 @@ def _summary(manifest: Manifest) -> list[str]:
     pairs = manifest.pairs
     pattern = name_pattern(manifest.files[0])
     shares = [pair.foreground_share for pair in pairs]
+    values = sorted({value for pair in pairs for value in pair.mask_values})
+    shown = ", ".join(map(str, values[:MOST_VALUES_SHOWN]))
     lines = [f"pairs       {len(pairs)}"]
     if pattern != SAME_NAMES:
         lines.append(f"names       {pattern}, * being what image and mask share; --names says another")
@@ -91,16 +93,10 @@ def _summary(manifest: Manifest) -> list[str]:
         f"sizes       {_counted(f'{pair.width} x {pair.height}' for pair in pairs)}",
         f"images      {_counted(pair.image.mode for pair in pairs)}",
         f"masks       {_counted(pair.mask.mode for pair in pairs)}",
-        f"values      {_mask_values(manifest)}",
+        f"values      {shown}{' ...' if len(values) > MOST_VALUES_SHOWN else ''}",
         f"foreground  {manifest.foreground}: {min(shares):.1%} / {median(shares):.1%} / {max(shares):.1%}"
         " of an image (lowest / median / highest)",
     ]
-
-
-def _mask_values(manifest: Manifest) -> str:
-    values = sorted({value for pair in manifest.pairs for value in pair.mask_values})
-    shown = ", ".join(map(str, values[:MOST_VALUES_SHOWN]))
-    return f"{shown} ..." if len(values) > MOST_VALUES_SHOWN else shown
 
 
 def _counted(texts: Iterable[str]) -> str:

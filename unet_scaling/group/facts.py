@@ -115,7 +115,7 @@ def speed_variables(environment: Mapping[str, str] = os.environ) -> dict[str, st
     """
     own = environment.get("SLURM_JOB_ID", "")
     return {
-        name: _short(_of_any_job(value, own))
+        name: _recorded(value, own)
         for name, value in sorted(environment.items())
         if SPEED_VARIABLES.fullmatch(name)
         and not OF_ONE_JOB.fullmatch(name)
@@ -125,15 +125,11 @@ def speed_variables(environment: Mapping[str, str] = os.environ) -> dict[str, st
     }
 
 
-def _of_any_job(value: str, job: str) -> str:
-    """Return a path without the job's id, which sites put into names of sockets, logs and scratch folders."""
-    if not job or "/" not in value:
-        return value
-    return re.sub(rf"(?<![0-9]){re.escape(job)}(?![0-9])", "JOB", value)
-
-
-def _short(value: str) -> str:
+def _recorded(value: str, job: str) -> str:
     """Return a printable text; of a long one the beginning, and a digest that tells it from others."""
+    # Sites put the job's id into names of sockets, logs and scratch folders.
+    if job and "/" in value:
+        value = re.sub(rf"(?<![0-9]){re.escape(job)}(?![0-9])", "JOB", value)
     text = ascii(value)[1:-1] if not value.isprintable() else value
     if len(text) <= LONGEST_VALUE:
         return text

@@ -67,17 +67,22 @@ def serve_gloo(
     Raises OSError where the port is taken, and RuntimeError where nobody serves in time.
     """
     if identity.rank == 0:
-        port = _serve(server(("", port), handler, False))
+        served = server(("", port), handler, False)
+        # As long as this process lives, as the store of native DDP does.
+        Thread(target=served.serve_forever, args=[SHUTDOWN_POLL_SECONDS], daemon=True).start()
+        port = served.server_port
     else:
         _wait_for_server(host, port, timeout_seconds)
-    limit_seconds = timeout_seconds + round(dilated(FALLBACK_SECONDS))
-    os.environ.update(_gloo_environment(identity, host, port, limit_seconds))
-
-
-def _serve(server: HTTPServer) -> int:
-    """Serve as long as this process lives, as the store of native DDP does; return the port."""
-    Thread(target=server.serve_forever, args=[SHUTDOWN_POLL_SECONDS], daemon=True).start()
-    return server.server_port
+    # What `horovodrun` would set for this worker, with every worker as a host of its own: which of them share
+    # one matters for hierarchical sums alone, which nothing here switches on.
+    variables = {
+        "RANK": identity.rank, "SIZE": identity.size, "LOCAL_RANK": 0, "LOCAL_SIZE": 1,
+        "CROSS_RANK": identity.rank, "CROSS_SIZE": identity.size, "HOSTNAME": f"worker{identity.rank}",
+        "GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(host), "GLOO_RENDEZVOUS_PORT": port,
+        "GLOO_IFACE": os.environ.get("GLOO_SOCKET_IFNAME", ""),
+        "GLOO_TIMEOUT_SECONDS": timeout_seconds + round(dilated(FALLBACK_SECONDS)),
+    }  # fmt: skip
+    os.environ.update({f"HOROVOD_{name}": str(value) for name, value in variables.items()})
 
 
 def _wait_for_server(host: str, port: int, timeout_seconds: float) -> None:
@@ -93,17 +98,3 @@ def _wait_for_server(host: str, port: int, timeout_seconds: float) -> None:
             time.sleep(POLL_SECONDS)
         else:
             return
-
-
-def _gloo_environment(identity: Identity, host: str, port: int, timeout_seconds: int) -> dict[str, str]:
-    """Return what `horovodrun` would set for this worker, with every worker as a host of its own.
-
-    Which workers share a host matters for hierarchical sums alone, which nothing here switches on.
-    """
-    variables = {
-        "RANK": identity.rank, "SIZE": identity.size, "LOCAL_RANK": 0, "LOCAL_SIZE": 1,
-        "CROSS_RANK": identity.rank, "CROSS_SIZE": identity.size, "HOSTNAME": f"worker{identity.rank}",
-        "GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(host), "GLOO_RENDEZVOUS_PORT": port,
-        "GLOO_IFACE": os.environ.get("GLOO_SOCKET_IFNAME", ""), "GLOO_TIMEOUT_SECONDS": timeout_seconds,
-    }  # fmt: skip
-    return {f"HOROVOD_{name}": str(value) for name, value in variables.items()}

@@ -84,37 +84,28 @@ def identify(environment: Mapping[str, str]) -> Identity:
     Raises UserError where the variables of that launcher contradict each other, or tell a rank and no size.
     """
     launcher = _launcher(environment)
-    if launcher:
-        return _identity_by(launcher, environment)
-    for rank in (*(each.rank for each in LAUNCHERS), *RANKS_WITHOUT_SIZE):
-        if rank in environment:
-            raise UserError(
-                f"{rank}={environment[rank]}, and no variable says of how many workers: "
-                f"start them with srun or mpiexec; unset {rank} to train alone"
-            )
-    return Identity(rank=0, size=1, local_rank=0, launcher="none")
+    if launcher is None:
+        for name in (*(each.rank for each in LAUNCHERS), *RANKS_WITHOUT_SIZE):
+            if name in environment:
+                raise UserError(
+                    f"{name}={environment[name]}, and no variable says of how many workers: "
+                    f"start them with srun or mpiexec; unset {name} to train alone"
+                )
+        return Identity(rank=0, size=1, local_rank=0, launcher="none")
+    rank = _number(environment, launcher.rank)
+    size = _number(environment, launcher.size)
+    if rank >= size:
+        raise UserError(f"{launcher.rank}={rank} is not below {launcher.size}={size}")
+    local_rank = next((name for name in launcher.local_ranks if name in environment), None)
+    if local_rank is None and size > 1:
+        known = ", ".join(launcher.local_ranks)
+        raise UserError(f"{launcher.name} set {launcher.rank}, but none of {known}")
+    return Identity(rank, size, _number(environment, local_rank) if local_rank else 0, launcher.name)
 
 
 def _launcher(environment: Mapping[str, str]) -> Launcher | None:
     complete = (each for each in LAUNCHERS if {each.rank, each.size} <= environment.keys())
     return next(complete, None)
-
-
-def _identity_by(launcher: Launcher, environment: Mapping[str, str]) -> Identity:
-    rank = _number(environment, launcher.rank)
-    size = _number(environment, launcher.size)
-    if rank >= size:
-        raise UserError(f"{launcher.rank}={rank} is not below {launcher.size}={size}")
-    return Identity(rank, size, _local_rank(launcher, environment, size), launcher.name)
-
-
-def _local_rank(launcher: Launcher, environment: Mapping[str, str], size: int) -> int:
-    for name in launcher.local_ranks:
-        if name in environment:
-            return _number(environment, name)
-    if size > 1:
-        raise UserError(f"{launcher.name} set {launcher.rank}, but none of {', '.join(launcher.local_ranks)}")
-    return 0
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

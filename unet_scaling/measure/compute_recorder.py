@@ -5,9 +5,10 @@ passed on. The first epoch warms up and is not recorded.
 """
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +24,6 @@ from unet_scaling.study.measurements import Phase
 
 # More make the spread of the steps no better known, and the file larger than 1 MB.
 MOST_RECORDED_STEPS = 500
-_LOADING = (Phase.DATA_WAIT, Phase.HOST_TO_DEVICE)
-
-
 # Seconds of the processor's clock, or an event in the queue of a GPU.
 _DeviceMoment = float | torch.cuda.Event
 
@@ -49,14 +47,6 @@ class _Step:
     marks: list[tuple[Phase, _Moment]] = field(default_factory=list)
     ready: dict[int, _DeviceMoment] = field(default_factory=dict)
     ready_cpu_seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class _Spent:
-    """What a part of a step took: seconds of the device, and CPU seconds of the threads that compute."""
-
-    seconds: float
-    cpu_seconds: float
 
 
 class ComputeRecorder(Clock):
@@ -148,43 +138,31 @@ class ComputeRecorder(Clock):
         return event
 
     def _read(self, step: _Step) -> ComputeStep:
-        data = _spent(step, _LOADING)
-        forward = _spent(step, (Phase.FORWARD,))
-        optimizer = _spent(step, (Phase.OPTIMIZER,))
-        begin = _end_of(step, Phase.FORWARD)
+        moments = [step.began, *(moment for _, moment in step.marks)]
+        # Each phase with the mark before it and its own.
+        intervals = [(phase, *ends) for (phase, _), ends in zip(step.marks, pairwise(moments), strict=True)]
+
+        def spent(*phases: Phase) -> tuple[float, float]:
+            """Return seconds of the device and CPU seconds of the threads that compute, in these phases."""
+            own = [(begin, end) for phase, begin, end in intervals if phase in phases]
+            seconds = sum(_between(begin.device, end.device) for begin, end in own)
+            return seconds, sum(end.cpu_seconds - begin.cpu_seconds for begin, end in own)
+
+        data_seconds, data_cpu_seconds = spent(Phase.DATA_WAIT, Phase.HOST_TO_DEVICE)
+        forward_seconds, forward_cpu_seconds = spent(Phase.FORWARD)
+        optimizer_seconds, optimizer_cpu_seconds = spent(Phase.OPTIMIZER)
+        begin = next(moment for phase, moment in step.marks if phase is Phase.FORWARD)
         ready = [step.ready[number] for number in range(len(self._sizes))]
         return ComputeStep(
-            data_seconds=data.seconds,
-            data_cpu_seconds=data.cpu_seconds,
-            forward_seconds=forward.seconds,
-            forward_cpu_seconds=forward.cpu_seconds,
+            data_seconds=data_seconds,
+            data_cpu_seconds=data_cpu_seconds,
+            forward_seconds=forward_seconds,
+            forward_cpu_seconds=forward_cpu_seconds,
             ready_seconds=[round(_between(begin.device, moment), NANOSECOND_DIGITS) for moment in ready],
             backward_cpu_seconds=step.ready_cpu_seconds - begin.cpu_seconds,
-            optimizer_seconds=optimizer.seconds,
-            optimizer_cpu_seconds=optimizer.cpu_seconds,
+            optimizer_seconds=optimizer_seconds,
+            optimizer_cpu_seconds=optimizer_cpu_seconds,
         )
-
-
-def _spent(step: _Step, phases: Collection[Phase]) -> _Spent:
-    """Return what these phases of a step took together."""
-    intervals = [(begin, end) for phase, begin, end in _intervals(step) if phase in phases]
-    return _Spent(
-        sum(_between(begin.device, end.device) for begin, end in intervals),
-        sum(end.cpu_seconds - begin.cpu_seconds for begin, end in intervals),
-    )
-
-
-def _end_of(step: _Step, phase: Phase) -> _Moment:
-    """Return when a phase first ended."""
-    return next(moment for marked, moment in step.marks if marked is phase)
-
-
-def _intervals(step: _Step) -> Iterator[tuple[Phase, _Moment, _Moment]]:
-    """Yield each phase with the mark before it and its own."""
-    before = step.began
-    for phase, moment in step.marks:
-        yield phase, before, moment
-        before = moment
 
 
 def _between(begin: _DeviceMoment, end: _DeviceMoment) -> float:

@@ -14,7 +14,6 @@ from unet_scaling.group.group import Group
 from unet_scaling.group.processor_quota import ProcessorQuota
 from unet_scaling.measure.cpu_counters import (
     MICROSECOND_DIGITS,
-    Counters,
     busy_seconds,
     cpu_facts,
     cpu_seconds,
@@ -65,47 +64,44 @@ class CounterMeter:
 
     def gather(self) -> tuple[list[CpuFacts] | None, list[GpuFacts] | None]:
         """Return the counters of every worker; None for a kind that any worker lacks."""
-        own = self._own_counters().model_dump_json()
-        workers = [WorkerCounters.model_validate_json(text) for text in self._group.gather_strings(own)]
-        cpu = [_beside_the_others(counters, workers) for counters in workers if counters.cpu is not None]
-        gpu = [counters.gpu for counters in workers if counters.gpu is not None]
-        return cpu if len(cpu) == len(workers) else None, gpu if len(gpu) == len(workers) else None
-
-    def _own_counters(self) -> WorkerCounters:
-        before = self._before
-        after = self._after
-        return WorkerCounters(
-            cpu=self._cpu_facts(before, after) if before and after else None,
+        before, after = self._before, self._after
+        used = 0.0
+        facts = None
+        if before and after:
+            used = cpu_seconds(before, after)
+            facts = cpu_facts(before, after, self._communication)
+            if self._quota:
+                facts = self._quota.undilated(facts, used)
+        own = WorkerCounters(
+            cpu=facts,
             gpu=self._gpu.facts(self._energy) if self._gpu else None,
             host=socket.gethostname(),
             host_cores=after.cores if after else frozenset(),
-            cpu_seconds=cpu_seconds(before, after) if before and after else 0.0,
+            cpu_seconds=used,
         )
+        texts = self._group.gather_strings(own.model_dump_json())
+        workers = [WorkerCounters.model_validate_json(text) for text in texts]
+        cpu = [facts for counters in workers if (facts := _beside_the_others(counters, workers)) is not None]
+        gpu = [counters.gpu for counters in workers if counters.gpu is not None]
+        return cpu if len(cpu) == len(workers) else None, gpu if len(gpu) == len(workers) else None
 
-    def _cpu_facts(self, before: Counters, after: Counters) -> CpuFacts:
-        facts = cpu_facts(before, after, self._communication)
-        return self._quota.undilated(facts, cpu_seconds(before, after)) if self._quota else facts
 
+def _beside_the_others(own: WorkerCounters, workers: Sequence[WorkerCounters]) -> CpuFacts | None:
+    """Return the facts of a worker, with the CPU seconds of all other workers on its cores.
 
-def _beside_the_others(own: WorkerCounters, workers: Sequence[WorkerCounters]) -> CpuFacts:
-    """Return the facts of a worker, with what the other workers had of its cores."""
-    assert own.cpu is not None
-    if own.cpu.other_seconds is None:
+    These are None where the others may be on other cores.
+    """
+    if own.cpu is None or own.cpu.other_seconds is None:
         return own.cpu
-    seconds = _other_workers_seconds(own, workers)
-    return own.cpu.model_copy(update={"other_workers_seconds": seconds})
-
-
-def _other_workers_seconds(own: WorkerCounters, workers: Sequence[WorkerCounters]) -> float | None:
-    """Return the CPU seconds of all other workers on this one's cores; None where they may be on others."""
     sharing = [
         other
         for other in workers
         if other is not own and other.host == own.host and other.host_cores & own.host_cores
     ]
-    if not all(other.host_cores <= own.host_cores for other in sharing):
-        return None
-    return round(sum(other.cpu_seconds for other in sharing), MICROSECOND_DIGITS)
+    seconds = None
+    if all(other.host_cores <= own.host_cores for other in sharing):
+        seconds = round(sum(other.cpu_seconds for other in sharing), MICROSECOND_DIGITS)
+    return own.cpu.model_copy(update={"other_workers_seconds": seconds})
 
 
 class Gpu:
@@ -203,25 +199,19 @@ class QuotaMeter:
 
     def _facts(self, cpu_seconds: float) -> QuotaFacts | None:
         """Return what the quota did; None where the system does not say how busy it was."""
-        idle = self._idle_share()
-        if idle is None:
+        before, after = self._before, self._after
+        if before.busy_seconds is None or after.busy_seconds is None:
             return None
-        throttled = (self._after.throttled_seconds - self._before.throttled_seconds) / dilation()
+        possible = len(self._processors) * (after.seconds - before.seconds)
+        # The counters advance in ticks, the clock does not.
+        idle = min(1.0, max(0.0, 1 - (after.busy_seconds - before.busy_seconds) / possible))
+        throttled = (after.throttled_seconds - before.throttled_seconds) / dilation()
         return QuotaFacts(
             used_seconds=round(cpu_seconds, MICROSECOND_DIGITS),
             throttled_seconds=round(throttled, MICROSECOND_DIGITS),
             processors=self._quota.processors,
             idle_share=round(idle, MICROSECOND_DIGITS),
         )
-
-    def _idle_share(self) -> float | None:
-        before = self._before
-        after = self._after
-        if before.busy_seconds is None or after.busy_seconds is None:
-            return None
-        possible = len(self._processors) * (after.seconds - before.seconds)
-        # The counters advance in ticks, the clock does not.
-        return min(1.0, max(0.0, 1 - (after.busy_seconds - before.busy_seconds) / possible))
 
 
 def _undilated_waiting(facts: CpuFacts) -> float | None:

@@ -142,30 +142,20 @@ def _thread_seconds(
 ) -> dict[str, float]:
     """Return CPU seconds by group of threads; a thread that ended in between is in 'other'."""
     total = after.process_seconds - before.process_seconds
-    by_name = _seconds_by_name(before, after, communication or frozenset())
+    by_name: dict[str, float] = defaultdict(float)
+    for task, (name, seconds) in after.threads.items():
+        key = COMMUNICATION if task in (communication or ()) else name
+        _, earlier = before.threads.get(task, (name, 0.0))
+        by_name[key] += max(0.0, seconds - earlier)
     # Both clocks are read one after the other: the thread's may be some microseconds ahead.
     groups = {"training": min(after.training_seconds - before.training_seconds, total)}
     if communication is not None:
         groups["communication"] = by_name.pop(COMMUNICATION, 0.0)
-    groups |= {name: own for name, own in _largest(by_name).items() if name not in groups}
+    for name in sorted(by_name, key=lambda name: -by_name[name])[:NAMED_THREADS]:
+        if by_name[name] > 0:
+            groups.setdefault(name, by_name[name])
     groups["other"] = max(0.0, total - sum(groups.values()))
     return {name: round(seconds, MICROSECOND_DIGITS) for name, seconds in groups.items()}
-
-
-def _largest(seconds: dict[str, float]) -> dict[str, float]:
-    """Return the groups of threads with most CPU seconds, the largest first."""
-    names = sorted(seconds, key=lambda name: -seconds[name])[:NAMED_THREADS]
-    return {name: seconds[name] for name in names if seconds[name] > 0}
-
-
-def _seconds_by_name(before: Counters, after: Counters, communication: frozenset[int]) -> dict[str, float]:
-    """Return the CPU seconds of all threads but the training thread, by name or COMMUNICATION."""
-    seconds: dict[str, float] = defaultdict(float)
-    for task, (name, total) in after.threads.items():
-        key = COMMUNICATION if task in communication else name
-        _, earlier = before.threads.get(task, (name, 0.0))
-        seconds[key] += max(0.0, total - earlier)
-    return seconds
 
 
 def _thread(task: int) -> tuple[str, float] | None:

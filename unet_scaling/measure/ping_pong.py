@@ -14,7 +14,7 @@ import os
 import random
 import socket
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -106,43 +106,35 @@ def measure(
     sizes: Sequence[int],
 ) -> HostPair | None:
     """Time one pair on an MPI communicator; return the result on its first rank, None on the second."""
+    rank = world.Get_rank()
+    leads = rank == pair[0]
+    other = pair[1] if leads else pair[0]
     rows: list[tuple[int, int, float, float]] = []
     for size in sizes:
-        rows.append((size, *_one_way_seconds(world, pair, size)))
-        if _slowest(world, pair, rows[-1][2]) > LONGEST_ONE_WAY_SECONDS:
+        count, median, minimum = _one_way_seconds(world, other, size, leads)
+        rows.append((size, count, median, minimum))
+        # The slower of both: they must end at the same size.
+        if max(median, float(world.sendrecv(median, other, source=other))) > LONGEST_ONE_WAY_SECONDS:
             break
-    return _pair(pair, hosts, rows) if world.Get_rank() == pair[0] else None
-
-
-def _pair(
-    ranks: tuple[int, int], hosts: Sequence[str], rows: list[tuple[int, int, float, float]]
-) -> HostPair:
-    sizes, repeats, medians, minima = (list(column) for column in zip(*rows, strict=True))
-    own, other = (hosts[rank] for rank in ranks)
+    if not leads:
+        return None
+    sent, counts, medians, minima = (list(column) for column in zip(*rows, strict=True))
     return HostPair(
-        ranks=ranks,
-        hosts=(own, other),
-        medium="shared memory" if own == other else "network",
-        bytes=sizes,
-        repeats=repeats,
+        ranks=pair,
+        hosts=(hosts[rank], hosts[other]),
+        medium="shared memory" if hosts[rank] == hosts[other] else "network",
+        bytes=sent,
+        repeats=counts,
         median_seconds=medians,
         minimum_seconds=minima,
         latency_seconds=medians[0],
-        bytes_per_second=sizes[-1] / medians[-1],
+        bytes_per_second=sent[-1] / medians[-1],
     )
 
 
-def _slowest(world: Any, pair: tuple[int, int], seconds: float) -> float:  # noqa: ANN401
-    """Return the larger number of the two ranks: both must end at the same size."""
-    other = pair[1 - pair.index(world.Get_rank())]
-    return max(seconds, float(world.sendrecv(seconds, other, source=other)))
-
-
-def _one_way_seconds(world: Any, pair: tuple[int, int], size: int) -> tuple[int, float, float]:  # noqa: ANN401
+def _one_way_seconds(world: Any, other: int, size: int, leads: bool) -> tuple[int, float, float]:  # noqa: ANN401
     """Return repeats, median and minimum; the first round trip warms up and says how many to make."""
     message = np.zeros(size, dtype=np.uint8)
-    leads = world.Get_rank() == pair[0]
-    other = pair[1] if leads else pair[0]
 
     def round_trip() -> float:
         begin = clock_seconds()
@@ -150,15 +142,9 @@ def _one_way_seconds(world: Any, pair: tuple[int, int], size: int) -> tuple[int,
             world.Send(message, dest=other) if turn else world.Recv(message, source=other)
         return clock_seconds() - begin
 
-    return _repeated(round_trip, lambda count: int(world.sendrecv(count, other, source=other)), leads)
-
-
-def _repeated(
-    round_trip: Callable[[], float], exchange: Callable[[int], int], leads: bool
-) -> tuple[int, float, float]:
     fitting = int(ROUND_TRIP_SECONDS_PER_SIZE / dilated(round_trip()))
     own_choice = min(MOST_ROUND_TRIP_REPEATS, max(FEWEST_ROUND_TRIP_REPEATS, fitting))
-    other_choice = exchange(own_choice)
+    other_choice = int(world.sendrecv(own_choice, other, source=other))
     repeats = own_choice if leads else other_choice
     times = [round_trip() / 2 for _ in range(repeats)]
     return repeats, statistics.median(times), min(times)
@@ -174,21 +160,16 @@ def main() -> None:
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
-    if is_dilated():
-        _take_quota()
+    if is_dilated():  # be slowed as a worker of this rank is
+        identity = identify(os.environ)
+        cores = len(emulated_cores(identity))
+        os.sched_setaffinity(0, own_processors(identity, cores, sorted(os.sched_getaffinity(0))))
+        enter_quota(identity, cores, thread_ids())
     hosts = world.allgather(socket.gethostname())
     pairs = measure_pairs(world, hosts)
     if world.Get_rank() == 0:
         library = MPI.Get_library_version().strip("\0 \n").splitlines()[0]
         write_ping_pong(output, PingPong(mpi=library, hosts=sorted(set(hosts)), pairs=pairs))
-
-
-def _take_quota() -> None:
-    """Be slowed as a worker of this rank is."""
-    identity = identify(os.environ)
-    cores = len(emulated_cores(identity))
-    os.sched_setaffinity(0, own_processors(identity, cores, sorted(os.sched_getaffinity(0))))
-    enter_quota(identity, cores, thread_ids())
 
 
 def measure_pairs(

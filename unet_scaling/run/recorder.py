@@ -130,7 +130,9 @@ class Recorder:
         if checkpoint is not None:
             progress, so_far = checkpoint
             start = Start(Position(progress.epoch, progress.step), so_far)
-            self._header = resumed_header(self._header, progress)
+            resumed = Resumed(epoch=progress.epoch, step=progress.step)
+            update = {"resumed": resumed, "earlier": progress.attempts}
+            self._header = self._header.model_copy(update=update)
             self._group.run_on_all(partial(self._require_same_facts, progress))
             self._resumed_lines = progress.lines()
             self.epochs = list(progress.epochs)
@@ -249,7 +251,7 @@ class Recorder:
 
     def begin_explaining(self) -> None:
         """Let the next safe point come after one of the steps that follow, which have another length."""
-        self._safe_points.begin_other_steps()
+        self._safe_points.begin_interval()
 
     def visit_safe_point(self, explained: int) -> None:
         """Stop after training where that is asked for, and it is time to look; alike on every worker.
@@ -407,12 +409,6 @@ def first_header(
         compute=data.compute,
         workers=workers,
     )
-
-
-def resumed_header(header: Header, progress: Progress) -> Header:
-    """Return this header for an attempt that goes on from a checkpoint, with the attempts before it."""
-    resumed = Resumed(epoch=progress.epoch, step=progress.step)
-    return header.model_copy(update={"resumed": resumed, "earlier": progress.attempts})
 
 
 def sent_bytes(model: nn.Module, config: RunConfig) -> int:

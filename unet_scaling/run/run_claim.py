@@ -70,14 +70,14 @@ class RunClaim:
         if self._take_over() if self._path.exists() else self._create():
             threading.Thread(target=self._keep, daemon=True).start()
             return ""
-        owner = self._owner()
+        owner = _read_owner(self._path)
         return str(owner) if owner else f"whoever wrote {self._path}"
 
     def release(self) -> None:
         """Leave the folder to the next attempt, if it is still this process's."""
         self._released.set()
         with suppress(OSError):
-            if self._owner() == self._own:
+            if _read_owner(self._path) == self._own:
                 self._path.unlink()
 
     def _take_over(self) -> bool:
@@ -85,7 +85,7 @@ class RunClaim:
 
         Only whoever made the file below removes a claim, and not one that it has not judged.
         """
-        judged = self._owner(), _modified(self._path)
+        judged = _read_owner(self._path), _modified(self._path)
         taking = self._path.with_name(f".{OWNER_NAME}.taking")
         if not self._is_abandoned(*judged):
             return False
@@ -97,7 +97,7 @@ class RunClaim:
                 taking.unlink(missing_ok=True)
             return False
         try:
-            if (self._owner(), _modified(self._path)) != judged:
+            if (_read_owner(self._path), _modified(self._path)) != judged:
                 return False
             self._path.unlink(missing_ok=True)
             return self._create()
@@ -117,9 +117,6 @@ class RunClaim:
             raise
         return True
 
-    def _owner(self) -> Owner | None:
-        return _read_owner(self._path)
-
     def _is_abandoned(self, owner: Owner | None, beat: float) -> bool:
         """Return whether the attempt before is over; False where that is not known yet.
 
@@ -130,22 +127,16 @@ class RunClaim:
         first_moment, first_beat = self._first_try
         waited_seconds = time.monotonic() - first_moment
         if owner is not None and owner.machine and owner.machine == self._own.machine:
-            return self._has_ended_here(owner, waited_seconds)
-        if owner is not None and self._is_requeued(owner):
+            alive = is_alive(owner)
+            if alive and waited_seconds >= ENDING_SECONDS:
+                raise self._occupied(owner)
+            return not alive
+        # Slurm starts a job again when its processes have ended, or their node is lost.
+        if owner is not None and owner.job == self._own.job != "" and owner.restarts < self._own.restarts:
             return True
         if owner is not None and beat != first_beat:
             raise self._occupied(owner)
         return max(waited_seconds, self._age(beat)) > STALE_SECONDS
-
-    def _has_ended_here(self, owner: Owner, waited_seconds: float) -> bool:
-        alive = is_alive(owner)
-        if alive and waited_seconds >= ENDING_SECONDS:
-            raise self._occupied(owner)
-        return not alive
-
-    def _is_requeued(self, owner: Owner) -> bool:
-        # Slurm starts a job again when its processes have ended, or their node is lost.
-        return owner.job == self._own.job != "" and owner.restarts < self._own.restarts
 
     def _age(self, beat: float) -> float:
         """Return seconds since then by the clock of the file system; 0 where it takes no new file."""
@@ -165,7 +156,7 @@ class RunClaim:
     def _keep(self) -> None:
         """Renew the claim until it is released; a folder that is gone belongs to nobody."""
         while not self._released.wait(BEAT_SECONDS):
-            owner = self._owner()
+            owner = _read_owner(self._path)
             if owner is not None and owner != self._own and not self._released.is_set():
                 self._abort(UserError(f"{self._path.parent} was taken over by {owner}"))
                 return

@@ -91,20 +91,17 @@ def _next_attempt(path: Path) -> int:
     if path.stat().st_mode & stat.S_IWOTH:
         raise UserError(f"{path} may be written by anyone: chmod o-w {path}")
     record = path / RECORD_NAME
-    if _is_complete(record):
-        raise UserError(f"{record} is complete; a completed run is never touched. Use another run folder")
-    return len(attempt_records(path)) + record.exists() + 1
-
-
-def _is_complete(record: Path) -> bool:
-    """Return whether there is a record of a complete run; UserError where what is there cannot be read."""
+    is_complete = False
     try:
-        return read_record(record).complete
+        is_complete = read_record(record).complete
     except FileNotFoundError:
-        return False
+        pass
     except OSError as error:
         cure = "move it away, or use another run folder"
         raise UserError(f"{record} cannot be read: {error.strerror}; {cure}", EXIT_BAD_DATA) from None
+    if is_complete:
+        raise UserError(f"{record} is complete; a completed run is never touched. Use another run folder")
+    return len(attempt_records(path)) + record.exists() + 1
 
 
 def take_run_folder(run: RunFolder, group: Group, claim: RunClaim) -> None:
@@ -144,25 +141,15 @@ def new_record(run: RunFolder) -> RecordWriter:
     """
     record = run.path / RECORD_NAME
     try:
-        _require_same_attempt(run)
-        _remove_unfinished(run)
+        begun = len(attempt_records(run.path)) + record.exists()
+        if begun + 1 != run.attempt or (record.exists() and read_record(record).complete):
+            raise UserError(f"{run.path}: another attempt began while this one started; start it again")
+        # What killed workers of earlier attempts were writing: the largest, a checkpoint, may fill a quota.
+        reports = report_name("*", "*")
+        for names in (CHECKPOINTS, STEPS_NAME, WEIGHTS_NAME, LOG_NAME, PICTURES_NAME, OWNER_NAME, reports):
+            remove_unfinished(run.path, names)
         if record.exists():
             set_record_aside(run.path)
         return RecordWriter(record)
     except OSError as error:
         raise UserError(f"the record cannot be written: {error}") from None
-
-
-def _require_same_attempt(run: RunFolder) -> None:
-    """Raise UserError where another attempt began, or even ended, while this one was starting."""
-    record = run.path / RECORD_NAME
-    begun = len(attempt_records(run.path)) + record.exists()
-    if begun + 1 != run.attempt or (record.exists() and read_record(record).complete):
-        raise UserError(f"{run.path}: another attempt began while this one started; start it again")
-
-
-def _remove_unfinished(run: RunFolder) -> None:
-    # What killed workers of earlier attempts were writing: the largest, a checkpoint, may fill a quota.
-    reports = report_name("*", "*")
-    for names in (CHECKPOINTS, STEPS_NAME, WEIGHTS_NAME, LOG_NAME, PICTURES_NAME, OWNER_NAME, reports):
-        remove_unfinished(run.path, names)

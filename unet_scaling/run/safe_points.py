@@ -36,7 +36,9 @@ class Interruption:
 
     def __init__(self) -> None:
         self._received: signal.Signals | None = None
-        self._stop_at = _monotonic_deadline(os.environ.get(STOP_AT_VARIABLE, ""))
+        stop_at = float(os.environ.get(STOP_AT_VARIABLE) or "inf")
+        # A wall clock that is set while the run goes on must not move the deadline.
+        self._stop_at = time.monotonic() + stop_at - time.time()
         self._acknowledged = threading.Event()
 
     def listen(self, abort: Callable[[Exception], None]) -> None:
@@ -125,12 +127,6 @@ class SafePoints:
         self.visit(Position(epoch, 0), nothing, diverged=False)
         return 0, nothing
 
-    def begin_other_steps(self) -> None:
-        """Let the next safe point come after one step: those from here on have another length."""
-        self._steps_apart = 1
-        self._steps = 0
-        self._visited_at = clock_seconds()
-
     def is_due(self) -> bool:
         """Return whether to visit a safe point now, alike on every worker; called after each step."""
         self._steps += 1
@@ -174,18 +170,11 @@ class SafePoints:
         step_seconds = (now - self._visited_at) / max(self._steps, 1)
         own = np.array([stops, diverged, is_save_due, step_seconds], dtype=np.float64)
         any_stops, any_diverged, any_save, slowest = self._group.gather_array(own).max(axis=0).tolist()
-        self._begin_interval(slowest)
+        self.begin_interval(slowest)
         return bool(any_stops), bool(any_diverged), bool(any_save)
 
-    def _begin_interval(self, step_seconds: float) -> None:
-        """Let the next safe point come after as many steps of this length as fit between two."""
+    def begin_interval(self, step_seconds: float = float("inf")) -> None:
+        """Let the next safe point come after as many steps of this length as fit between two, or one."""
         self._steps_apart = max(1, int(SECONDS_APART / max(step_seconds, POSITIVE_STEP_SECONDS)))
         self._steps = 0
         self._visited_at = clock_seconds()
-
-
-def _monotonic_deadline(seconds_since_1970: str) -> float:
-    # A wall clock that is set while the run goes on must not move the deadline.
-    if not seconds_since_1970:
-        return float("inf")
-    return time.monotonic() + float(seconds_since_1970) - time.time()

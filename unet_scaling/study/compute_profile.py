@@ -88,7 +88,9 @@ def read_compute_profile(place: Path) -> ProfileFile:
     """
     path = place / COMPUTE_NAME if place.is_dir() else place
     if path.suffix == ".toml":
-        profile = _written_by_hand(path)
+        profile = validated(ComputeProfile, read_toml(path), str(path))
+        if profile.assumption is None:
+            raise UserError(f"{path}: assumption: it is missing; say where the figures come from")
         return ProfileFile(path, profile, hashlib.sha256(path.read_bytes()).hexdigest())
     try:
         raw = read_verified(path) if checksum_path(path).exists() else read_regular(path)
@@ -133,10 +135,3 @@ def require_same_parameters(file: ProfileFile, sizes: Mapping[str, int]) -> None
         f"{file.path}: parameters: found {len(pairs)}, the model has {len(sizes)}, and {detail}; set [model] "
         "as in the run that recorded it, or use a profile of this model"
     )
-
-
-def _written_by_hand(path: Path) -> ComputeProfile:
-    profile = validated(ComputeProfile, read_toml(path), str(path))
-    if profile.assumption is None:
-        raise UserError(f"{path}: assumption: it is missing; say where the figures come from")
-    return profile

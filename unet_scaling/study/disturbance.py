@@ -154,23 +154,17 @@ def _own_work(epoch: Epoch) -> list[float] | None:
 def _busy_share(header: Provenance, epochs: Sequence[Epoch]) -> float | None:
     """Return the share of its time that other processes took, of the worker that lost most."""
     count_cores = _may_count_cores(header)
+    launch_seconds = sum(epoch.seconds for epoch in epochs)
     shares = []
     for worker in range(len(epochs[0].worker_seconds)):
-        share = _share_of_worker(worker, epochs, count_cores)
-        if share is None:
-            return None
-        shares.append(share)
+        lost_seconds = 0.0
+        for epoch in epochs:
+            share = _lost_share(epoch, worker, count_cores)
+            if share is None:
+                return None
+            lost_seconds += share * epoch.seconds
+        shares.append(lost_seconds / launch_seconds)
     return max(shares, default=None)
-
-
-def _share_of_worker(worker: int, epochs: Sequence[Epoch], count_cores: bool) -> float | None:
-    lost_seconds = 0.0
-    for epoch in epochs:
-        share = _lost_share(epoch, worker, count_cores)
-        if share is None:
-            return None
-        lost_seconds += share * epoch.seconds
-    return lost_seconds / sum(epoch.seconds for epoch in epochs)
 
 
 def _may_count_cores(header: Provenance) -> bool:

@@ -69,11 +69,21 @@ def progress_in_newest_words(content: str) -> str:
 
 
 def _newest_line(line: dict[str, Any]) -> dict[str, Any]:
-    convert = CONVERSIONS.get(line.get("kind", ""))
-    return convert(line) if convert else line
+    kind = line.get("kind", "")
+    if kind == "header":
+        return _newest_header(line)
+    if kind == "startup" and "rehearsal_seconds" in line:
+        line["warm_up_step_seconds"] = line.pop("rehearsal_seconds")
+    elif kind == "epoch":
+        for counters in line.get("cpu") or []:
+            for name in DROPPED_CPU_COUNTERS:
+                counters.pop(name, None)
+    elif kind == "result":
+        line.pop("smoothed_jaccard", None)
+    return line
 
 
-def _header(line: dict[str, Any]) -> dict[str, Any]:
+def _newest_header(line: dict[str, Any]) -> dict[str, Any]:
     if line.get("resumed"):
         line["resumed"].pop("repeated_epochs", None)
     if line.get("format", 0) > NEWEST_OLDER_FORMAT or "point" not in line:
@@ -82,27 +92,6 @@ def _header(line: dict[str, Any]) -> dict[str, Any]:
     if older_digest(config) != line.pop("point_sha256"):
         raise ValueError("the point was changed after the run: its SHA-256 differs")
     return line | {"config": config, "config_sha256": RunConfig.model_validate(config).digest()}
-
-
-def _startup(line: dict[str, Any]) -> dict[str, Any]:
-    if "rehearsal_seconds" in line:
-        line["warm_up_step_seconds"] = line.pop("rehearsal_seconds")
-    return line
-
-
-def _epoch(line: dict[str, Any]) -> dict[str, Any]:
-    for counters in line.get("cpu") or []:
-        for name in DROPPED_CPU_COUNTERS:
-            counters.pop(name, None)
-    return line
-
-
-def _result(line: dict[str, Any]) -> dict[str, Any]:
-    line.pop("smoothed_jaccard", None)
-    return line
-
-
-CONVERSIONS = {"header": _header, "startup": _startup, "epoch": _epoch, "result": _result}
 
 
 def older_digest(config: dict[str, Any]) -> str:

@@ -193,18 +193,14 @@ def _read_lines(path: Path) -> tuple[Sequence[RecordLine], list[str]]:
             return lines, []
     except ValueError:
         pass  # read one by one, they tell which is wrong
-    return _read_one_by_one(path, raw_lines)
-
-
-def _read_one_by_one(path: Path, raw_lines: Sequence[bytes]) -> tuple[list[RecordLine], list[str]]:
-    lines: list[RecordLine] = []
+    valid: list[RecordLine] = []
     problems: list[str] = []
-    for number, raw in enumerate(raw_lines, start=1):
+    for number, line in enumerate(raw_lines, start=1):
         try:
-            lines.append(_parse(raw))
+            valid.append(_parse(line))
         except ValueError as error:
             problems.append(f"{path}:{number}: {error}")
-    return lines, problems
+    return valid, problems
 
 
 def attempt_records(folder: Path) -> list[Path]:
@@ -296,7 +292,9 @@ def record_contradictions(lines: Sequence[RecordLine]) -> Iterator[str]:
     yield from order
     header = lines[0]
     if not order and isinstance(header, ScriptHeader):
-        yield from _faults_of_script(lines)
+        foreign = {line.kind for line in lines if isinstance(line, Startup | Probe | Evaluated | Saliency)}
+        if foreign:
+            yield f"the record of a script has no line {', '.join(sorted(foreign))}"
     elif not order and isinstance(header, Header):
         yield from _faults_of_header(header)
         yield from _faults_of_training(header, lines)
@@ -308,18 +306,14 @@ def _faults_of_order(lines: Sequence[RecordLine]) -> Iterator[str]:
         yield "a record starts with its one header"
     if End in kinds[:-1]:
         yield "there is a line after the end"
-    if not _is_opening_in_order(kinds):
+    optional = [kind for kind in kinds if kind in (Startup, Probe)]
+    if optional not in OPENINGS or kinds[1 : 1 + len(optional)] != optional:
         yield "a startup and a probe come once, in this order, right after the header"
     if Saliency in kinds and kinds[kinds.index(Saliency) + 1 :] not in ([], [End]):
         yield "a line saliency comes once, after all epochs and evaluations"
     numbers = [line.epoch for line in lines if type(line) is Epoch]
     if numbers != list(range(len(numbers))):
         yield f"epochs are not 0, 1, 2, ...: {numbers}"
-
-
-def _is_opening_in_order(kinds: Sequence[type]) -> bool:
-    optional = [kind for kind in kinds if kind in (Startup, Probe)]
-    return optional in OPENINGS and kinds[1 : 1 + len(optional)] == optional
 
 
 def _faults_of_header(header: Header) -> Iterator[str]:
@@ -330,14 +324,6 @@ def _faults_of_header(header: Header) -> Iterator[str]:
         yield f"emulation.compute is {header.config.emulation.compute!r}, the header names {named}"
     if len(header.workers) != header.config.workers:
         yield f"{header.config.workers} workers were asked for, {len(header.workers)} are described"
-
-
-def _faults_of_script(lines: Sequence[RecordLine]) -> Iterator[str]:
-    foreign = sorted(
-        {line.kind for line in lines if isinstance(line, Startup | Probe | Evaluated | Saliency)}
-    )
-    if foreign:
-        yield f"the record of a script has no line {', '.join(foreign)}"
 
 
 def _faults_of_training(header: Header, lines: Sequence[RecordLine]) -> Iterator[str]:
@@ -353,7 +339,11 @@ def _faults_of_training(header: Header, lines: Sequence[RecordLine]) -> Iterator
     if isinstance(end, End) and end.status == "complete":
         if header.config.is_explained and not maps:
             yield f"complete without maps, though saliency.method is {header.config.saliency.method!r}"
-        yield from _faults_of_completion(header, len(epochs), results)
+        asked = header.config.training.epochs
+        if len(epochs) != asked:
+            yield f"complete with {len(epochs)} epochs, {asked} were asked for"
+        if not header.is_emulated and (not results or results[-1].epochs != asked):
+            yield "complete without an evaluation after the last epoch"
 
 
 def _faults_of_epochs(header: Header, epochs: Sequence[Epoch]) -> Iterator[str]:
@@ -386,14 +376,6 @@ def _faults_of_saliency(header: Header, line: Saliency, results: Sequence[Evalua
         yield f"{line.images} images explained, the test set has {header.test_images}"
     if len(line.worker_seconds) != header.config.workers:
         yield f"{header.config.workers} workers were asked for, {len(line.worker_seconds)} made maps"
-
-
-def _faults_of_completion(header: Header, trained: int, results: Sequence[Evaluation]) -> Iterator[str]:
-    asked = header.config.training.epochs
-    if trained != asked:
-        yield f"complete with {trained} epochs, {asked} were asked for"
-    if not header.is_emulated and (not results or results[-1].epochs != asked):
-        yield "complete without an evaluation after the last epoch"
 
 
 def owned_devices(worker: WorkerFacts) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -111,7 +111,11 @@ def _state_by_record(folder: Path, config: RunConfig, record: Record) -> RunStat
     if record.end is None or record.problems:
         return RunState("failed", failure_reason(folder) or _why_no_end(folder, record))
     state = STATE_OF_END[record.end.status]
-    return RunState(state, "" if state == "complete" else _why_ended(folder, record))
+    if state == "complete":
+        return RunState(state)
+    reason = record.end.reason or "no reason recorded"
+    later = failure_reason(folder, after=header.attempt if header else 0)
+    return RunState(state, f"{reason}; a later attempt failed: {later}" if later else reason)
 
 
 def _state_without_record(folder: Path) -> RunState:
@@ -121,13 +125,6 @@ def _state_without_record(folder: Path) -> RunState:
     if not reason and not (folder / JOB_NAME).exists() and output.exists() and output.stat().st_size > 0:
         reason = _why_killed(folder) or f"the workers left neither a record nor a reason; see {OUTPUT_NAME}"
     return RunState("failed", reason) if reason else RunState("waiting")
-
-
-def _why_ended(folder: Path, record: Record) -> str:
-    """Return why a run stopped or diverged, and why an attempt failed after that one."""
-    reason = (record.end.reason if record.end else "") or "no reason recorded"
-    later = failure_reason(folder, after=record.header.attempt if record.header else 0)
-    return f"{reason}; a later attempt failed: {later}" if later else reason
 
 
 def _why_no_end(folder: Path, record: Record) -> str:
@@ -186,30 +183,20 @@ def failure_reason(folder: Path, after: int = 0) -> str:
     `after` leaves out the attempts up to that one.
     """
     try:
-        reports = [_read(path) for path in sorted(folder.glob(report_name("*", "*")))]
+        paths = sorted(folder.glob(report_name("*", "*")))
+        every = [FailureReport.model_validate(read_json_with_checksum(path)) for path in paths]
     except (OSError, ValueError) as error:
         return f"a report of a worker that failed in {folder} cannot be read: {error}"
-    newest = max((report.attempt for report in reports), default=0)
+    newest = max((report.attempt for report in every), default=0)
     if newest <= after:
         return ""
-    return _reason_of_attempt([report for report in reports if report.attempt == newest])
-
-
-def _reason_of_attempt(reports: Sequence[FailureReport]) -> str:
+    reports = [report for report in every if report.attempt == newest]
     first = min(reports, key=attrgetter("utc"))
     reason = f"worker {first.worker} on {first.host}: {first.message}"
-    return reason + _without_report(reports) if first.error == WAITED else reason
-
-
-def _read(path: Path) -> FailureReport:
-    return FailureReport.model_validate(read_json_with_checksum(path))
-
-
-def _without_report(reports: Sequence[FailureReport]) -> str:
-    """Name the workers that did not report waiting too: one of them is what the others waited for.
-
-    A worker that was stopped may still report its own end, which does not count here.
-    """
+    if first.error != WAITED:
+        return reason
+    # Of those that did not report waiting too, one is what the others waited for. A worker that was stopped
+    # may still report its own end, which does not count here.
     waited = {report.worker for report in reports if report.error == WAITED}
-    others = sorted(set(range(reports[0].workers)) - waited)
-    return f"; worker {', '.join(map(str, others))} did not report" if others else ""
+    others = sorted(set(range(first.workers)) - waited)
+    return f"{reason}; worker {', '.join(map(str, others))} did not report" if others else reason

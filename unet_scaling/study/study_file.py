@@ -73,7 +73,11 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
 def _require_valid(content: dict[str, Any], source: str) -> None:
     """Raise UserError that lists every fault of a study file, in its tables of options too."""
     built_in = not task_file(content)
-    faults = [*_until_as_key(content), *_unset_variables(content), *_of_built_in_task(content)]
+    faults = [*_unset_variables(content), *_of_built_in_task(content)]
+    if SET_BY_REPEATS in content:
+        found = f"{content[SET_BY_REPEATS]!r:.80}"
+        cure = f"no key of a study file; give repeats {PRECISION_WORDS}"
+        faults.insert(0, f"{SET_BY_REPEATS}: found {found}; {cure}")
     other = (SET_BY_REPEATS,) if built_in else (SET_BY_REPEATS, "data", *BUILT_IN_TABLES)
     model = study_file_model(built_in)
     try:
@@ -152,12 +156,6 @@ def _paths(content: dict[str, Any]) -> Iterator[tuple[str, str, list[object]]]:
         section = content.get(table)
         if isinstance(section, dict) and key in section:
             yield table, key, section[key] if isinstance(section[key], list) else [section[key]]
-
-
-def _until_as_key(content: dict[str, Any]) -> Iterator[str]:
-    if SET_BY_REPEATS in content:
-        found = f"{content[SET_BY_REPEATS]!r:.80}"
-        yield f"{SET_BY_REPEATS}: found {found}; no key of a study file; give repeats {PRECISION_WORDS}"
 
 
 def _unset_variables(content: dict[str, Any]) -> Iterator[str]:
