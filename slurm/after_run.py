@@ -28,7 +28,6 @@ from unet_scaling.study.errors import (
 from unet_scaling.study.record import (
     DISTURBED_RECORDS,
     RECORD_NAME,
-    Record,
     attempt_records,
     disturbed_records,
     read_record,
@@ -97,18 +96,14 @@ def gained(folder: Path, earlier: int = 0) -> list[bool]:
     furthest = (0, 0, 0)
     for path in [*attempt_records(folder), folder / RECORD_NAME][earlier:]:
         if path.exists():
-            reached = _reached(read_record(path))
+            record = read_record(path)
+            # (epoch, step, step of the saliency maps) up to which it is known to have come.
+            reached = (len(record.epochs), 0, 0)
+            if record.end and record.end.position:
+                reached = max(reached, (*record.end.position, record.end.explained or 0))
             gains.append(reached > furthest)
             furthest = max(furthest, reached)
     return gains
-
-
-def _reached(record: Record) -> tuple[int, int, int]:
-    """Return (epoch, step, step of the saliency maps) up to which an attempt is known to have come."""
-    recorded = (len(record.epochs), 0, 0)
-    if record.end is None or record.end.position is None:
-        return recorded
-    return max(recorded, (*record.end.position, record.end.explained or 0))
 
 
 def disturbed_reason(run: RecordedRun) -> str:

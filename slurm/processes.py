@@ -12,13 +12,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib import metadata
 from pathlib import Path
 from types import FrameType
 
 import psutil
 from rich.console import Console
 
+from slurm.preflight import has_package
 from unet_scaling.group.allocator import KEEP_MEMORY
 from unet_scaling.group.identity import FIRST_PORT, IDENTITY_VARIABLES, PORTS
 from unet_scaling.measure.cpu_counters import busy_seconds
@@ -78,17 +78,13 @@ def launch_environment() -> dict[str, str]:
     foreign = (*IDENTITY_VARIABLES, *PLACE_VARIABLES)
     own = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "GLOO_SOCKET_IFNAME": "lo"}
-    return KEEP_MEMORY | own | MPI_ENVIRONMENT | _where_intel_mpi_is() | rendezvous
-
-
-def _where_intel_mpi_is() -> dict[str, str]:
-    """Return what a site's module would set: the Intel MPI of the package index does not find itself."""
-    try:
-        metadata.version("impi-rt")
-    except metadata.PackageNotFoundError:
-        return {}
-    libraries = [f"{sys.prefix}/lib", *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-    return {"I_MPI_ROOT": sys.prefix, "LD_LIBRARY_PATH": ":".join(libraries)}
+    intel = {}
+    if has_package(
+        "impi-rt"
+    ):  # of the package index: it does not find itself, a site's module would say where
+        libraries = [f"{sys.prefix}/lib", *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+        intel = {"I_MPI_ROOT": sys.prefix, "LD_LIBRARY_PATH": ":".join(libraries)}
+    return KEEP_MEMORY | own | MPI_ENVIRONMENT | intel | rendezvous
 
 
 def _free_port() -> int:

@@ -165,7 +165,8 @@ class KnownJobs:
         for slurm, group in _by_slurm(doubtful).items():
             found = slurm.look_up({each.token: each.job for each in group})
             for each in group:
-                if found[each.token].state == GONE and each.job is None and not _too_late(each):
+                may_come = abs(time.time() - each.asked_at) <= LATEST_JOB_SECONDS
+                if found[each.token].state == GONE and each.job is None and may_come:
                     reason = f"submitted as {each.token}, but Slurm's answer was lost; it is looked for"
                     found[each.token] = JobState(UNCLEAR, reason)
             self._jobs |= found
@@ -177,11 +178,6 @@ def _by_slurm(submissions: Iterable[Submission | None]) -> dict[Slurm, list[Subm
         if submission:
             groups.setdefault(submission.slurm, []).append(submission)
     return groups
-
-
-def _too_late(submission: Submission) -> bool:
-    """Return whether a job of this submission can no longer come to be."""
-    return abs(time.time() - submission.asked_at) > LATEST_JOB_SECONDS
 
 
 def study_statuses(configs: Mapping[Path, RunConfig], again: Collection[str] = ()) -> Iterator[RunStatus]:
@@ -217,7 +213,9 @@ def judged(
     for folder, submission in submissions.items():
         recorded = read(folder)
         job = jobs.of(submission) if submission else None
-        if submission and job is None and _is_open(submission, recorded, folder in certain):
+        # More than squeue's silence is needed to tell what has become of a job.
+        is_open = folder in certain or recorded.state not in ("complete", "diverged")
+        if submission and job is None and submission.status in ("asking", "queued") and is_open:
             doubtful[folder] = submission
         else:
             yield folder, _state(folder, recorded, submission, job), job
@@ -225,12 +223,6 @@ def judged(
     for folder, submission in doubtful.items():
         job = jobs.of(submission)
         yield folder, _state(folder, read(folder), submission, job), job
-
-
-def _is_open(submission: Submission, recorded: RunState, certain: bool) -> bool:
-    """Return whether more than squeue's silence is needed to tell what has become of a job."""
-    asked = submission.status in ("asking", "queued")
-    return asked and (certain or recorded.state not in ("complete", "diverged"))
 
 
 def _state(folder: Path, recorded: RunState, submission: Submission | None, job: JobState | None) -> RunState:

@@ -204,7 +204,12 @@ def cancel_study(folder: Path, console: Console) -> None:
 
     Raises UserError, naming what is left.
     """
-    untold = _stop_submissions(folder)
+    untold = ""
+    try:
+        mark_cancelled(folder)
+    except OSError as error:
+        cure = "a submission that waits submits again: end it by Ctrl-C"
+        untold = f"{folder} cannot be written: {error}; {cure}"
     cancelled: dict[str, str] = {}
     end = time.monotonic() + CANCEL_SECONDS
     pause = FIRST_LOOK_SECONDS
@@ -239,12 +244,3 @@ def _live_jobs(folder: Path) -> dict[str, tuple[Submission, str]]:
         if job.state != UNCLEAR or state.state in ACTIVE:
             live[job.name or submission.token] = (submission, job.job or submission.job or "")
     return live
-
-
-def _stop_submissions(folder: Path) -> str:
-    """Let submissions that are at work stop; return why they cannot be told, if so."""
-    try:
-        mark_cancelled(folder)
-    except OSError as error:
-        return f"{folder} cannot be written: {error}; a submission that waits submits again: end it by Ctrl-C"
-    return ""

@@ -99,9 +99,15 @@ class StudyFolder:
             recorded = _recorded_config(folder, config)
             if recorded != config and not never_trained(folder):
                 key, was, now = _first_difference(recorded, config)
+                way_on = ""
+                if tuple(key.split(".")) in PATH_KEYS:
+                    way_on = (
+                        f"to go on with these runs, let {was} lead to the same images (a link will do) "
+                        f"and add --set {key}={was}; else "
+                    )
                 raise UserError(
                     f"{config_path(folder)} holds another configuration: {key} is {was!r} there, {now!r} in "
-                    f"the study; {_way_on(key, was)}give this study another name (--name), or move "
+                    f"the study; {way_on}give this study another name (--name), or move "
                     f"{self.path} away"
                 )
 
@@ -161,14 +167,11 @@ def never_trained(folder: Path) -> bool:
     """
     records = [path for path in (*attempt_records(folder), folder / RECORD_NAME) if path.exists()]
     trained = any(each.epochs or each.results or each.damaged for each in map(read_record, records))
-    return not (trained or any(folder.glob(CHECKPOINTS)) or _may_be_queued(folder))
-
-
-def _may_be_queued(folder: Path) -> bool:
-    submission = read_submission(folder)
-    if submission is None:
+    if trained or any(folder.glob(CHECKPOINTS)):
         return False
-    return any(state.state in ACTIVE for _, state, _ in judged({folder: submission}, run_state))
+    submission = read_submission(folder)
+    states = judged({folder: submission}, run_state) if submission else ()
+    return not any(state.state in ACTIVE for _, state, _ in states)
 
 
 def _first_difference(recorded: RunConfig, asked: RunConfig) -> tuple[str, object, object]:
@@ -177,16 +180,6 @@ def _first_difference(recorded: RunConfig, asked: RunConfig) -> tuple[str, objec
     after = flat_values(asked)
     key = next(key for key in after if before.get(key) != after[key])
     return key, before.get(key), after[key]
-
-
-def _way_on(key: str, was: object) -> str:
-    """Return how runs that were made for another path can go on; empty where no path differs."""
-    if tuple(key.split(".")) not in PATH_KEYS:
-        return ""
-    return (
-        f"to go on with these runs, let {was} lead to the same images (a link will do) "
-        f"and add --set {key}={was}; else "
-    )
 
 
 def logs_folder() -> Path:
