@@ -79,9 +79,7 @@ def launch_environment() -> dict[str, str]:
     own = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "GLOO_SOCKET_IFNAME": "lo"}
     intel = {}
-    if has_package(
-        "impi-rt"
-    ):  # of the package index: it does not find itself, a site's module would say where
+    if has_package("impi-rt"):  # of the package index: it does not find itself, as a site's module would
         libraries = [f"{sys.prefix}/lib", *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         intel = {"I_MPI_ROOT": sys.prefix, "LD_LIBRARY_PATH": ":".join(libraries)}
     return KEEP_MEMORY | own | MPI_ENVIRONMENT | intel | rendezvous
