@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from unet_scaling.data.decoding import PackedBatch
+from unet_scaling.data.decoding import PackedBatch, Verification
 from unet_scaling.data.order import Indices, Split, epoch_order, test_share_of_worker, worker_batches
 from unet_scaling.data.prefetch import Batch, Prefetcher, Source
-from unet_scaling.data.verification import Verification
 from unet_scaling.group.group import Group
 from unet_scaling.measure.phases import NO_CLOCK, Clock
 from unet_scaling.study.config import RunConfig

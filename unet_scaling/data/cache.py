@@ -29,11 +29,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unet_scaling.data.decoding import load_pair, padding_boxes
+from unet_scaling.data.decoding import Verification, load_pair, padding_boxes
 from unet_scaling.data.folder import Manifest, parse_foreground
 from unet_scaling.data.order import Indices
 from unet_scaling.data.pixels import Bytes, packed_width
-from unet_scaling.data.verification import Verification
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
 from unet_scaling.study.options import Data

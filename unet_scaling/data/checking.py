@@ -84,17 +84,6 @@ def check_folder(folder: Path, foreground: str = "nonzero", names: str | None = 
     return Manifest(foreground=rule.text, pairs=entries)
 
 
-@dataclass(frozen=True)
-class _DecodedFile:
-    path: Path
-    entry: FileEntry
-    pixels: Pixels
-
-    @property
-    def size(self) -> str:
-        return f"{self.pixels.shape[1]} x {self.pixels.shape[0]}"
-
-
 def _check_pair(
     folder: Path, rule: Foreground, pair: FilePair
 ) -> tuple[list[str], PairEntry | None, list[int]]:
@@ -104,24 +93,27 @@ def _check_pair(
     mask = _decode_file(folder / MASKS_FOLDER / pair.mask, problems, is_mask=True)
     if image is None or mask is None:
         return problems, None, []
-    if image.size != mask.size:
-        problems.append(f"{mask.path}: has {mask.size} pixels, its image {image.size}; export them anew")
-    values = np.unique(mask.pixels).tolist()
+    (image_entry, pixels), (mask_entry, held) = image, mask
+    (height, width), (image_height, image_width) = held.shape[:2], pixels.shape[:2]
+    if (height, width) != (image_height, image_width):
+        sizes = f"has {width} x {height} pixels, its image {image_width} x {image_height}"
+        problems.append(f"{folder / MASKS_FOLDER / pair.mask}: {sizes}; export them anew")
+    values = np.unique(held).tolist()
     entry = PairEntry(
         stem=pair.stem,
-        image=image.entry,
-        mask=mask.entry,
-        height=mask.pixels.shape[0],
-        width=mask.pixels.shape[1],
+        image=image_entry,
+        mask=mask_entry,
+        height=height,
+        width=width,
         mask_values=values[:MOST_VALUES_LISTED],
         mask_value_count=len(values),
-        foreground_pixels=int(np.count_nonzero(rule.mask(mask.pixels))),
+        foreground_pixels=int(np.count_nonzero(rule.mask(held))),
     )
     return problems, entry, values
 
 
-def _decode_file(path: Path, problems: list[str], is_mask: bool = False) -> _DecodedFile | None:
-    """Return an image, or the values of a mask, or None with the reason added to the problems."""
+def _decode_file(path: Path, problems: list[str], is_mask: bool = False) -> tuple[FileEntry, Pixels] | None:
+    """Return a file and its pixels, the values of a mask; None, with the reason added to the problems."""
     try:
         content = read_bytes(path)
         pixels = decode(path, content, is_mask)
@@ -131,7 +123,7 @@ def _decode_file(path: Path, problems: list[str], is_mask: bool = False) -> _Dec
         return None
     digest = hashlib.sha256(content).hexdigest()
     entry = FileEntry(name=path.name, bytes=len(content), sha256=digest, mode=describe_mode(pixels))
-    return _DecodedFile(path, entry, values)
+    return entry, values
 
 
 @dataclass(frozen=True)
@@ -153,11 +145,11 @@ def sample_folder(folder: Path, pairs: Sequence[FilePair]) -> FolderSample:
         image = _decode_file(folder / IMAGES_FOLDER / pair.image, [])
         mask = _decode_file(folder / MASKS_FOLDER / pair.mask, [], is_mask=True)
         if mask is not None:
-            values.update(np.unique(mask.pixels).tolist())
-            filled += filled_shares(mask.pixels)
+            values.update(np.unique(mask[1]).tolist())
+            filled += filled_shares(mask[1])
         if image is not None:
-            colours = colours_of(image.pixels)
-            top = np.iinfo(colours.dtype).max if image.entry.has_range else np.nan
+            colours = colours_of(image[1])
+            top = np.iinfo(colours.dtype).max if image[0].has_range else np.nan
             ranges.append((float(colours.min()), float(colours.max()), float(top)))
     return FolderSample(*suggest_foreground(values, filled), *_range_of(ranges))
 

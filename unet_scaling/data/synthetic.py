@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import NonNegativeInt, PositiveInt, ValidationError
 
 from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import READABLE, write_atomically
 from unet_scaling.study.progress import map_in_order
+from unet_scaling.study.validation import StrictModel
 
 PARAMETERS_NAME = "synthetic.json"
 
@@ -39,10 +40,8 @@ GRAINS = ((0.3, 0.18), (0.1, 0.12), (0.03, 0.10), (0.012, 0.08))
 NARROWEST = 1.5
 
 
-class Parameters(BaseModel):
+class Parameters(StrictModel):
     """Everything that the pictures depend on; `format` is raised whenever they change for other reasons."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     format: int = 1
     count: PositiveInt

@@ -13,7 +13,7 @@ from unet_scaling.study.errors import UserError
 
 
 def start_worker(config: RunConfig) -> tuple[Identity, torch.device]:
-    """Return this process's identity and the device it owns; keep it on its own cores.
+    """Return this process's identity and the device it owns; keep it on its own cores, or as many as wanted.
 
     Called before anything starts threads: those of torch and MPI inherit the cores. Raises UserError where
     the launcher started another number of workers than the run asks for, or has no device left for this one.
@@ -25,7 +25,18 @@ def start_worker(config: RunConfig) -> tuple[Identity, torch.device]:
             f"(launcher: {identity.launcher}); start it with {config.workers} tasks by srun, "
             f"or by the mpiexec of the MPI that environment/check.py names"
         )
-    _bind_to_cores(identity, config.training.cores_per_worker)
+    wanted = config.training.cores_per_worker
+    cores = _own_cores(identity)
+    if wanted is not None and wanted > len(cores):
+        raise UserError(
+            f"training.cores_per_worker = {wanted}: worker {identity.rank} has only {len(cores)} on "
+            f"{socket.gethostname()}; give it more, or ask for fewer workers"
+        )
+    processors = cores[:wanted]
+    if is_dilated():
+        processors = own_processors(identity, len(processors), sorted(os.sched_getaffinity(0)))
+    os.sched_setaffinity(0, processors)
+    torch.set_num_threads(len(processors))
     return identity, own_device(identity)
 
 
@@ -54,21 +65,6 @@ def own_device(identity: Identity) -> torch.device:
         )
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
-
-
-def _bind_to_cores(identity: Identity, wanted: int | None) -> None:
-    """Use the first `wanted` of this worker's cores, by default all; UserError where it has fewer."""
-    cores = _own_cores(identity)
-    if wanted is not None and wanted > len(cores):
-        raise UserError(
-            f"training.cores_per_worker = {wanted}: worker {identity.rank} has only {len(cores)} on "
-            f"{socket.gethostname()}; give it more, or ask for fewer workers"
-        )
-    processors = cores[:wanted]
-    if is_dilated():
-        processors = own_processors(identity, len(processors), sorted(os.sched_getaffinity(0)))
-    os.sched_setaffinity(0, processors)
-    torch.set_num_threads(len(processors))
 
 
 def _own_cores(identity: Identity) -> list[int]:

@@ -7,10 +7,12 @@ import re
 import socket
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import BaseModel
@@ -19,7 +21,9 @@ from unet_scaling.group.allocator import allocator_settings
 from unet_scaling.group.device import owned_cores
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import Identity, job_id
+from unet_scaling.study import code_version
 from unet_scaling.study.config import WRAPPERS, RunConfig
+from unet_scaling.study.dilation import dilation, is_dilated, link_rate
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import different_versions, shared_devices
 from unet_scaling.study.record_lines import WorkerFacts
@@ -103,9 +107,20 @@ def _mpi_library() -> str:
     return text.value.decode().strip().splitlines()[0]
 
 
-def job() -> dict[str, str]:
-    """Return the Slurm job's own description; empty outside Slurm."""
-    return {name: os.environ[name] for name in JOB_VARIABLES if name in os.environ}
+def provenance(group: Group, workers: list[WorkerFacts], code: Path | None) -> dict[str, Any]:
+    """Return the fields of `Provenance` for a header of now; `code` is the folder of the program, if any."""
+    commit, dirty = code_version.commit(code) if code else (None, None)
+    return {
+        "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit,
+        "dirty": dirty,
+        "versions": versions(),
+        "transport": group.transport,
+        "job": {name: os.environ[name] for name in JOB_VARIABLES if name in os.environ},
+        "dilation": dilation() if is_dilated() else None,
+        "link_rate": link_rate(),
+        "workers": workers,
+    }
 
 
 def speed_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -63,22 +63,15 @@ def rendezvous(
                 yield None
             return
     limit_seconds = round(dilated(config.training.timeout_seconds))
-    with _address(identity) as (host, port):
-        store = None
+    host, port = rendezvous_address(os.environ) if identity.size > 1 else ("localhost", 0)
+    store = None
+    try:
         if handler is None:
             store = open_store(server, identity, host, port, limit_seconds)
         else:
             serve_gloo(server, handler, identity, host, port, limit_seconds)
         with blocking:
             yield store
-
-
-@contextmanager
-def _address(identity: Identity) -> Iterator[tuple[str, int]]:
-    """Yield host and port of worker 0; a failure inside becomes a UserError that names them."""
-    host, port = rendezvous_address(os.environ) if identity.size > 1 else ("localhost", 0)
-    try:
-        yield host, port
     except (RuntimeError, OSError) as error:
         raise UserError(
             f"worker {identity.rank} of {identity.size} on {socket.gethostname()} could not join the group "
@@ -107,12 +100,6 @@ def open_store(
     """
     timeout = timedelta(seconds=timeout_seconds)
     store = store_class(host, port, None, identity.rank == 0, timeout, wait_for_workers=False)
-    _wait_for_peers(store, identity, timeout)
-    store.set_timeout(timeout + timedelta(seconds=dilated(FALLBACK_SECONDS)))
-    return store
-
-
-def _wait_for_peers(store: Store, identity: Identity, timeout: timedelta) -> None:
     store.set(_key(identity.rank), socket.gethostname())
     if identity.rank == 0:
         store.set(ANSWER, _missing_peers(store, identity.size, timeout))
@@ -121,6 +108,8 @@ def _wait_for_peers(store: Store, identity: Identity, timeout: timedelta) -> Non
     if answer:
         time.sleep(STORE_LINGER_SECONDS if identity.rank == 0 else 0)
         raise RuntimeError(answer)
+    store.set_timeout(timeout + timedelta(seconds=dilated(FALLBACK_SECONDS)))
+    return store
 
 
 def _missing_peers(store: Store, size: int, timeout: timedelta) -> str:

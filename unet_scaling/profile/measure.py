@@ -34,6 +34,7 @@ from unet_scaling.data.cache import (
 from unet_scaling.data.decoding import (
     DecodedImages,
     PackedBatch,
+    Verification,
     collate,
     convert_pair,
     decode_pair,
@@ -43,9 +44,7 @@ from unet_scaling.data.decoding import (
 from unet_scaling.data.folder import Manifest, read_manifest
 from unet_scaling.data.order import Indices, Split, epoch_order, split
 from unet_scaling.data.prefetch import PREFETCHED_BATCHES, Prefetcher
-from unet_scaling.data.verification import Verification
-from unet_scaling.group.group import Group
-from unet_scaling.group.identity import identify
+from unet_scaling.group.group import single_worker
 from unet_scaling.group.rendezvous import SHARED_MEMORY
 from unet_scaling.measure.phases import Seconds, phase_clock, synchronized_seconds
 from unet_scaling.profile.findings import (
@@ -156,7 +155,7 @@ class Subject:
         passes = -(-steps * self.batches.shape[1] // images)
         config = _changed(self.config, "data", loader_workers=loader_processes, passes_per_epoch=passes)
         everything = Split(train=np.arange(images), test=np.arange(0))
-        group = Group(identify({}), device, lambda _: lambda: None, {})
+        group = single_worker(device)
         return ImageData(self.source, Verification({}, ""), everything, config, group, self.manifest.sha256)
 
 

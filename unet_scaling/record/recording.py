@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
@@ -22,14 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unet_scaling.group.facts import job, own_facts, speed_variables, versions
-from unet_scaling.group.group import Group
+from unet_scaling.group.facts import own_facts, provenance, speed_variables
+from unet_scaling.group.group import Group, single_worker
 from unet_scaling.group.horovod_controller import horovod_transport
 from unet_scaling.group.identity import Identity, identify
 from unet_scaling.record.meter import LoopHooks, MarkedModel, ScriptMeter
-from unet_scaling.study import code_version
 from unet_scaling.study.config import PLAIN_NAME, PLAIN_NAME_WORDS
-from unet_scaling.study.dilation import dilation, is_dilated, link_rate
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import write_verified
 from unet_scaling.study.measurements import STEPS_NAME
@@ -118,7 +115,7 @@ def group_of_script(framework: str, model: nn.Module | None) -> Group:
     if launched.size > 1 and launched.launcher != "Slurm":
         found = f"{launched.launcher} started {launched.size} workers, which have no group yet"
         raise UserError(f"{SOURCE}: {found}; call it after {MAKES_THE_GROUP[framework]}")
-    return Group(Identity(0, 1, 0, "script"), device, lambda _: lambda: None, {})
+    return single_worker(device, "script")
 
 
 class Recording:
@@ -166,7 +163,7 @@ class Recording:
         def begin_record() -> None:
             if self._group.rank != 0:
                 return
-            header = script_header(study, framework, options, self._group.transport, workers)
+            header = script_header(study, framework, options, self._group, workers)
             self._folder, header = make_run_folder(logs / study, header)
             try:
                 self._writer = RecordWriter(self._folder / RECORD_NAME)
@@ -282,29 +279,20 @@ def _tensors(batch: Any) -> Iterator[Tensor]:  # noqa: ANN401, whatever a loader
 
 
 def script_header(
-    study: str, framework: str, options: RunOptions, transport: Mapping[str, Any], workers: list[WorkerFacts]
+    study: str, framework: str, options: RunOptions, group: Group, workers: list[WorkerFacts]
 ) -> ScriptHeader:
     """Return the header of the first repeat; UserError where an argument is wrong."""
     if not re.fullmatch(PLAIN_NAME, study):
         raise UserError(f"{SOURCE}: study: found {study!r}; allowed: {PLAIN_NAME_WORDS}")
     script, sha256 = own_program()
-    commit, dirty = code_version.commit(Path(script).parent) if script else (None, None)
     content = {
         "framework": framework,
         "repeat": 1,
         "script": Path(script).name,
         "script_sha256": sha256,
         "options": dict(options),
-        "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit,
-        "dirty": dirty,
-        "versions": versions(),
-        "transport": transport,
-        "job": job(),
-        "dilation": dilation() if is_dilated() else None,
-        "link_rate": link_rate(),
-        "workers": workers,
     }
+    content |= provenance(group, workers, Path(script).parent if script else None)
     return validated(ScriptHeader, content, SOURCE)
 
 

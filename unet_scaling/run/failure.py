@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from unet_scaling.group.identity import identify
+from unet_scaling.measure.cpu_counters import peak_memory_bytes
 from unet_scaling.study import errors
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import dilated
@@ -130,8 +131,10 @@ def _out_of_memory(error: Exception, config: RunConfig, part: str) -> UserError 
     if part == MAPS_PART:
         batch = f"saliency.batch = {config.saliency.batch}"
         cure = "choose a smaller saliency.batch"
+    of_device = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+    peak_gibibytes = (of_device or peak_memory_bytes()) / 2**30
     return UserError(
-        f"out of memory with {batch}{size}, peak {_peak_gibibytes():.2f} GiB: {cure}, "
+        f"out of memory with {batch}{size}, peak {peak_gibibytes:.2f} GiB: {cure}, "
         f"or fewer workers per node ({str(error).splitlines()[0]})"
     )
 
@@ -141,12 +144,3 @@ def is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
-
-
-def _peak_gibibytes() -> float:
-    """Return the peak of the device where there is one, else of the process."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return torch.cuda.max_memory_allocated() / 2**30
-    import resource  # not on every system, and needed by a failing worker only
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -12,10 +12,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from unet_scaling.data.batches import RunData
-from unet_scaling.group.facts import job, verify_group, versions
+from unet_scaling.group.facts import provenance, verify_group
 from unet_scaling.group.group import Group
 from unet_scaling.group.processor_quota import enter_quota
 from unet_scaling.group.watchdog import thread_ids
+from unet_scaling.interpreter import CODE_FOLDER
 from unet_scaling.measure.compute_recorder import ComputeRecorder
 from unet_scaling.measure.epoch_meter import BudgetMeter, Meter, StartupClock, probe_network
 from unet_scaling.run.checkpoint import (
@@ -32,10 +33,8 @@ from unet_scaling.run.run_folder import RunFolder, new_record, take_run_folder
 from unet_scaling.run.safe_points import Position, SafePoints, Start
 from unet_scaling.run.training_state import Trained, state_digests
 from unet_scaling.run.weights import WEIGHTS_NAME, save_weights, weights_sha256
-from unet_scaling.study import code_version
 from unet_scaling.study.compute_profile import COMPUTE_NAME
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.dilation import dilation, is_dilated, link_rate
 from unet_scaling.study.errors import (
     EXIT_BAD_DATA,
     EXIT_BUG,
@@ -387,27 +386,20 @@ def first_header(
 
     Raises UserError on every worker alike where they start from different weights.
     """
-    initial_weights = _common_weights_sha256(model, group)
-    commit, dirty = code_version.commit()
+    digests = group.gather_strings(weights_sha256(model))
+    if len(set(digests)) > 1:
+        raise UserError(f"the workers start from different weights: {', '.join(sorted(set(digests)))}")
     return Header(
         config=run.config,
         config_sha256=run.config.digest(),
         attempt=run.attempt,
-        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        commit=commit,
-        dirty=dirty,
-        versions=versions(),
-        transport=group.transport,
-        job=job(),
-        dilation=dilation() if is_dilated() else None,
-        link_rate=link_rate(),
         manifest_sha256=data.manifest_sha256,
         train_images=data.train_images,
         test_images=data.test_images,
-        initial_weights_sha256=initial_weights,
+        initial_weights_sha256=digests[0],
         gradient_bytes=sent_bytes(model, run.config),
         compute=data.compute,
-        workers=workers,
+        **provenance(group, workers, CODE_FOLDER),
     )
 
 
@@ -416,10 +408,3 @@ def sent_bytes(model: nn.Module, config: RunConfig) -> int:
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     half = config.training.gradient_compression == "fp16"
     return sum(weight.numel() * (FP16_BYTES if half else weight.element_size()) for weight in weights)
-
-
-def _common_weights_sha256(model: nn.Module, group: Group) -> str:
-    digests = group.gather_strings(weights_sha256(model))
-    if len(set(digests)) > 1:
-        raise UserError(f"the workers start from different weights: {', '.join(sorted(set(digests)))}")
-    return digests[0]

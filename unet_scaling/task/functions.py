@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from unet_scaling.data.decoding import SHOWN_DIGEST_CHARACTERS
 from unet_scaling.data.prefetch import Batch
-from unet_scaling.data.verification import SHOWN_DIGEST_CHARACTERS
 from unet_scaling.run.failure import is_out_of_memory
 from unet_scaling.run.weights import one_line
 from unet_scaling.study.config import RunConfig

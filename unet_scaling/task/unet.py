@@ -22,10 +22,9 @@ from unet_scaling.data.cache import (
     open_cache,
     verification_of_cache,
 )
-from unet_scaling.data.decoding import DecodedImages
+from unet_scaling.data.decoding import DecodedImages, Verification, verification_of_files
 from unet_scaling.data.folder import Manifest, read_manifest
 from unet_scaling.data.order import require_enough_images, split
-from unet_scaling.data.verification import Verification, verification_of_files
 from unet_scaling.group.group import Group
 from unet_scaling.model import Norm, UNet
 from unet_scaling.study.compute_profile import profile_of, require_same_parameters
