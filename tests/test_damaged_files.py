@@ -20,8 +20,8 @@ from unet_scaling.data.cache import build_cache, open_cache
 from unet_scaling.data.folder import read_manifest
 from unet_scaling.measure.ping_pong import HostPair, PingPong, read_ping_pong, write_ping_pong
 from unet_scaling.run.checkpoint import load_checkpoint
-from unet_scaling.run.failure import reporting_errors
 from unet_scaling.run.run_claim import OWNER_NAME, Owner, this_process
+from unet_scaling.run.run_folder import reporting_errors
 from unet_scaling.run.weights import load_weights, save_weights
 from unet_scaling.study.config import StudyConfig
 from unet_scaling.study.errors import UserError

@@ -27,9 +27,8 @@ from unet_scaling.run.checkpoint import (
     require_same_facts,
     save_checkpoint,
 )
-from unet_scaling.run.failure import abort_worker
 from unet_scaling.run.run_claim import RunClaim
-from unet_scaling.run.run_folder import RunFolder, new_record, take_run_folder
+from unet_scaling.run.run_folder import RunFolder, abort_worker, new_record, take_run_folder
 from unet_scaling.run.safe_points import Position, SafePoints, Start
 from unet_scaling.run.training_state import Trained, state_digests
 from unet_scaling.run.weights import WEIGHTS_NAME, save_weights, weights_sha256

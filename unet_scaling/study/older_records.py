@@ -17,25 +17,17 @@ from unet_scaling.study.options import OPTION_TABLES
 # Headers up to this format name the configuration otherwise.
 NEWEST_OLDER_FORMAT = 4
 # What the digests of formats 1 to 4 left out where it had its default. No option is ever added here.
-OPTIONS_OUTSIDE_OLDER_DIGESTS = (
-    ("data", "loader_workers"),
-    ("data", "augment_flips"),
-    ("data", "augment_crop"),
-    ("data", "augment_brightness"),
-    ("data", "augment_contrast"),
-    ("training", "budget"),
-    ("training", "noise_scale_every"),
-    ("training", "timeout_seconds"),
-    ("training", "checkpoint_minutes"),
-    ("training", "cores_per_worker"),
-    ("training", "gradient_compression"),
-    ("training", "plays"),
-    ("pytorch_native", "gradient_as_bucket_view"),
-    ("pytorch_native", "static_graph"),
-    ("horovod", "yield_when_idle"),
-    ("horovod", "groups"),
-    ("horovod", "controller"),
-)
+OPTIONS_OUTSIDE_OLDER_DIGESTS = {
+    "data": (
+        "loader_workers", "augment_flips", "augment_crop", "augment_brightness", "augment_contrast",
+    ),
+    "training": (
+        "budget", "noise_scale_every", "timeout_seconds", "checkpoint_minutes", "cores_per_worker",
+        "gradient_compression", "plays",
+    ),
+    "pytorch_native": ("gradient_as_bucket_view", "static_graph"),
+    "horovod": ("yield_when_idle", "groups", "controller"),
+}  # fmt: skip
 DROPPED_CPU_COUNTERS = (
     "training_voluntary_switches",
     "process_voluntary_switches",
@@ -98,9 +90,13 @@ def older_digest(config: dict[str, Any]) -> str:
     """Return the SHA-256 by which formats 1 to 4 knew a configuration."""
     # No run of those days could be of a framework that was added since.
     content = {key: value for key, value in config.items() if key not in WRAPPERS}
-    for table, option in OPTIONS_OUTSIDE_OLDER_DIGESTS:
-        default = OPTION_TABLES[table].model_fields[option].default
-        if content[table] is not None and content[table].get(option, default) == default:
-            content[table] = {key: value for key, value in content[table].items() if key != option}
+    for table, options in OPTIONS_OUTSIDE_OLDER_DIGESTS.items():
+        fields = OPTION_TABLES[table].model_fields
+        if content[table] is not None:
+            content[table] = {
+                key: value
+                for key, value in content[table].items()
+                if key not in options or value != fields[key].default
+            }
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
