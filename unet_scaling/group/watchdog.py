@@ -60,8 +60,8 @@ def _watch(timeout_seconds: float, on_timeout: Callable[[], None]) -> None:
 
 
 def thread_ids() -> frozenset[int]:
-    """Return the threads of this process; empty where the system does not list them."""
-    return frozenset(int(path.name) for path in TASKS.iterdir()) if TASKS.is_dir() else frozenset()
+    """Return the threads of this process."""
+    return frozenset(int(path.name) for path in TASKS.iterdir())
 
 
 def thread_cpu_seconds(threads: Iterable[int]) -> float:

@@ -30,7 +30,7 @@ class WorkerCounters(StrictModel):
     `host_cores` are those that it may run on; `cpu_seconds` are its own and those of its loader processes.
     """
 
-    cpu: CpuFacts | None
+    cpu: CpuFacts
     gpu: GpuFacts | None
     host: str
     host_cores: frozenset[int]
@@ -62,36 +62,32 @@ class CounterMeter:
         if self._quota:
             self._quota.end()
 
-    def gather(self) -> tuple[list[CpuFacts] | None, list[GpuFacts] | None]:
-        """Return the counters of every worker; None for a kind that any worker lacks."""
-        before, after = self._before, self._after
-        used = 0.0
-        facts = None
-        if before and after:
-            used = cpu_seconds(before, after)
-            facts = cpu_facts(before, after, self._communication)
-            if self._quota:
-                facts = self._quota.undilated(facts, used)
+    def gather(self) -> tuple[list[CpuFacts], list[GpuFacts] | None]:
+        """Return the counters of every worker; of GPUs None where any worker lacks them."""
+        used = cpu_seconds(self._before, self._after)
+        facts = cpu_facts(self._before, self._after, self._communication)
+        if self._quota:
+            facts = self._quota.undilated(facts, used)
         own = WorkerCounters(
             cpu=facts,
             gpu=self._gpu.facts(self._energy) if self._gpu else None,
             host=socket.gethostname(),
-            host_cores=after.cores if after else frozenset(),
+            host_cores=self._after.cores,
             cpu_seconds=used,
         )
         texts = self._group.gather_strings(own.model_dump_json())
         workers = [WorkerCounters.model_validate_json(text) for text in texts]
-        cpu = [facts for counters in workers if (facts := _beside_the_others(counters, workers)) is not None]
+        cpu = [_beside_the_others(counters, workers) for counters in workers]
         gpu = [counters.gpu for counters in workers if counters.gpu is not None]
-        return cpu if len(cpu) == len(workers) else None, gpu if len(gpu) == len(workers) else None
+        return cpu, gpu if len(gpu) == len(workers) else None
 
 
-def _beside_the_others(own: WorkerCounters, workers: Sequence[WorkerCounters]) -> CpuFacts | None:
+def _beside_the_others(own: WorkerCounters, workers: Sequence[WorkerCounters]) -> CpuFacts:
     """Return the facts of a worker, with the CPU seconds of all other workers on its cores.
 
     These are None where the others may be on other cores.
     """
-    if own.cpu is None or own.cpu.other_seconds is None:
+    if own.cpu.other_seconds is None:
         return own.cpu
     sharing = [
         other

@@ -7,7 +7,6 @@ Layouts: proc(5).
 
 import os
 import resource
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Collection
@@ -50,18 +49,16 @@ class Counters:
     children_seconds: float
 
 
-def read_counters() -> Counters | None:
-    """Return the counters of this process and of the calling thread; None where this is not Linux."""
-    if sys.platform != "linux" or not TASKS.is_dir():
-        return None
-    own = os.getpid() if os.getpid() in thread_ids() else None
+def read_counters() -> Counters:
+    """Return the counters of this process and of the calling thread."""
     cores = frozenset(os.sched_getaffinity(0))
+    others = thread_ids() - {os.getpid()}
     return Counters(
         process_seconds=time.process_time(),
         training_seconds=time.thread_time(),
         training_runqueue_seconds=_runqueue_seconds(),
         peak_memory_bytes=peak_memory_bytes(),
-        threads={task: thread for task in thread_ids() - {own} if (thread := _thread(task)) is not None},
+        threads={task: thread for task in others if (thread := _thread(task)) is not None},
         cores=cores,
         core_seconds=busy_seconds(cores),
         children_seconds=_children_seconds(),

@@ -264,8 +264,7 @@ class StartupClock:
 
     def __init__(self, opened: float) -> None:
         """Start with the moment at which the run folder was read, the first thing after the imports."""
-        age = process_age()
-        self._begun = float("nan") if age is None else time.perf_counter() - age
+        self._begun = time.perf_counter() - process_age()
         self._ends = {"imports_seconds": opened}
 
     def mark(self, part: str, moment: float | None = None) -> None:
@@ -273,24 +272,21 @@ class StartupClock:
         self._ends[part] = time.perf_counter() if moment is None else moment
 
     def startup(self, group: Group) -> Startup | None:
-        """Return the parts of all workers, alike on all; None where a system does not say when it began.
+        """Return the parts of all workers, alike on all.
 
-        Nor of a dilated cluster: there workers start without a quota, at no speed of the emulated machine.
+        None of a dilated cluster: there workers start without a quota, at no speed of the emulated machine.
         """
         assert tuple(self._ends) == STARTUP_COLUMNS, f"parts {list(self._ends)}, not {STARTUP_COLUMNS}"
         own = np.diff(np.array([self._begun, *self._ends.values()], dtype=np.float64))
         parts = group.gather_array(own).clip(min=0).round(MILLISECOND_DIGITS)
-        if is_dilated() or np.isnan(parts).any():
+        if is_dilated():
             return None
         return Startup.model_validate(dict(zip(STARTUP_COLUMNS, parts.T.tolist(), strict=True)))
 
 
-def process_age() -> float | None:
-    """Return seconds since this process was started; None where the system is not Linux."""
-    try:
-        fields = STAT.read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
+def process_age() -> float:
+    """Return seconds since this process was started."""
+    fields = STAT.read_text().rpartition(")")[2].split()
     # What stands behind the name in brackets begins with the third field.
     ticks = int(fields[START_FIELD - 3])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
