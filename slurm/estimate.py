@@ -5,7 +5,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
@@ -161,7 +162,6 @@ class TimeEstimate:
 
     known: KnownSeconds
     probe: ProbedSpeed | None = None
-    _images: dict[tuple[Path, float], tuple[int, int] | None] = field(default_factory=dict)
 
     def seconds(self, config: RunConfig) -> Range | None:
         """Return the seconds of a run from the start of its processes; None where nothing tells them."""
@@ -170,30 +170,17 @@ class TimeEstimate:
             return Range(recorded, recorded)
         if self.probe is None or self.probe.config.model != config.model or _computes_otherwise(config):
             return None
-        images = self._images_of(config)
+        images = _listed_images(config.data.manifest_path)
         if images is None:
             return None
-        train, test = images
+        test = count_test_images(images, config.data.test_share)
         every = config.training.evaluate_every
         evaluations = 1 + (max(0, config.training.epochs - 1) // every if every else 0)
-        passes = train * config.data.passes_per_epoch * config.training.epochs
+        passes = (images - test) * config.data.passes_per_epoch * config.training.epochs
         work = (passes + test * evaluations / EVALUATION_SPEED) * pixels_per_image(config)
         fastest = work / (self.probe.pixels_per_second * config.workers)
         start = self.probe.startup_seconds
         return Range(start + fastest, start + fastest / SLOWEST_SPEED)
-
-    def _images_of(self, config: RunConfig) -> tuple[int, int] | None:
-        """Return how many images it trains on and evaluates, by the manifest; None where there is none."""
-        key = (config.data.manifest_path, config.data.test_share)
-        if key not in self._images:
-            try:
-                total = len(read_manifest(config.data.manifest_path).pairs)
-            except UserError:
-                self._images[key] = None
-            else:
-                test = count_test_images(total, config.data.test_share)
-                self._images[key] = total - test, test
-        return self._images[key]
 
     def text(self, configs: Sequence[RunConfig]) -> str:
         """Return how long these runs take one after the other, and what tells it."""
@@ -220,6 +207,15 @@ class TimeEstimate:
         if self.probe is None:
             return "; --probe estimates it"
         return "; a probe tells it of one network (model.width, model.depth) and of checked images"
+
+
+@cache
+def _listed_images(manifest: Path) -> int | None:
+    """Return how many images a manifest lists, read once; None where there is none."""
+    try:
+        return len(read_manifest(manifest).pairs)
+    except UserError:
+        return None
 
 
 def _computes_otherwise(config: RunConfig) -> bool:

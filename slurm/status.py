@@ -134,7 +134,11 @@ def show_status(folder: Path, console: Console, as_json: bool, watch: bool) -> N
                 rows = study_rows(folder)
                 live.update(_view(folder, rows, console), refresh=True)
     elif len(rows) > MOST_TABLE_ROWS:
-        lines = [*_plain_lines(rows), f"{folder.name}: {_title(rows)}: {_caption(rows)}"]
+        # A line for each row, in columns, with all that the wide table has.
+        cells = [STATUS_COLUMNS, *([str(cell) for cell in _cells(row, wide=True)] for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
+        lines.append(f"{folder.name}: {_title(rows)}: {_caption(rows)}")
         print("\n".join(map(clean, lines)))
     else:
         console.print(_view(folder, rows, console), soft_wrap=False)
@@ -161,13 +165,6 @@ def status_table(name: str, rows: Sequence[StatusRow], wide: bool = True) -> Tab
     for row in rows:
         table.add_row(*_cells(row, wide))
     return table
-
-
-def _plain_lines(rows: Sequence[StatusRow]) -> list[str]:
-    """Return a line for each row, in columns, with all that the wide table has."""
-    lines = [STATUS_COLUMNS, *([str(cell) for cell in _cells(row, wide=True)] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
 
 
 def _title(rows: Sequence[StatusRow]) -> str:

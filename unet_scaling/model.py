@@ -28,13 +28,9 @@ class ConvolutionPair(nn.Module):
         features = functional.relu_(self.norm1(self.convolution1(features)))
         return functional.relu_(self.norm2(self.convolution2(features)))
 
-    def fold_norms(self) -> None:
-        """Make batch norm in evaluation mode, which scales and shifts, a part of the convolutions."""
-        self.convolution1, self.norm1 = _folded(self.convolution1, self.norm1)
-        self.convolution2, self.norm2 = _folded(self.convolution2, self.norm2)
-
 
 def _folded(convolution: nn.Conv2d, norm: nn.Module) -> tuple[nn.Conv2d, nn.Module]:
+    """Make batch norm in evaluation mode, which scales and shifts, a part of a convolution."""
     if isinstance(norm, _BatchNorm):
         return fuse_conv_bn_eval(convolution, norm), nn.Identity()
     return convolution, norm
@@ -82,7 +78,8 @@ class UNet(nn.Module):
         other = copy.deepcopy(self).eval()
         for part in other.modules():
             if isinstance(part, ConvolutionPair):
-                part.fold_norms()
+                part.convolution1, part.norm1 = _folded(part.convolution1, part.norm1)
+                part.convolution2, part.norm2 = _folded(part.convolution2, part.norm2)
         return other
 
     def _features(self, features: Tensor) -> Tensor:

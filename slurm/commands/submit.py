@@ -130,7 +130,7 @@ def wait_for_active(submitter: Submitter, seconds: float | None = None) -> bool:
 
     With `seconds` only until one has ended, and no longer than that. Raises CancelledError.
     """
-    active = _active_runs(study_rows(submitter.folder.path))
+    active = {row.run for row in study_rows(submitter.folder.path) if row.state in ACTIVE}
     waited = 0.0
     was_active = bool(active)
     while active or (seconds is not None and waited == 0):
@@ -138,17 +138,13 @@ def wait_for_active(submitter: Submitter, seconds: float | None = None) -> bool:
         time.sleep(REFRESH_SECONDS)
         waited += REFRESH_SECONDS
         rows = study_rows(submitter.folder.path)
-        still_active = _active_runs(rows)
+        still_active = {row.run for row in rows if row.state in ACTIVE}
         _print_ended(submitter.console, rows, active - still_active)
         if seconds is not None and (active - still_active or waited >= seconds):
             break
         active = still_active
     submitter.cancellation.require_none()
     return was_active
-
-
-def _active_runs(rows: Sequence[StatusRow]) -> set[str]:
-    return {row.run for row in rows if row.state in ACTIVE}
 
 
 def _print_ended(console: Console, rows: Sequence[StatusRow], ended: Container[str]) -> None:

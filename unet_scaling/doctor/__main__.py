@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import torch
 
-from unet_scaling.doctor.findings import GLOO_VARIABLE, REPORT_PATTERN, WorkerReport, report_path
+from unet_scaling.doctor.findings import GLOO_VARIABLE, REPORT_PATTERN, WorkerReport
 from unet_scaling.group.device import own_device
 from unet_scaling.group.facts import own_facts, speed_variables, versions
 from unet_scaling.group.group import Group
@@ -61,8 +61,9 @@ class Reporter:
 
     def update(self, **values: object) -> None:
         self.report = self.report.model_copy(update=values)
-        path = report_path(self.folder, self.report.host, self.report.facts.process)
-        write_json_with_checksum(path, self.report.model_dump(mode="json"))
+        # A worker may not know its rank.
+        name = REPORT_PATTERN.replace("*", f"{self.report.host}.{self.report.facts.process}")
+        write_json_with_checksum(self.folder / name, self.report.model_dump(mode="json"))
 
     def give_up(self) -> None:
         """Report that another worker did not come, and end this one. Called by the watchdog's thread."""

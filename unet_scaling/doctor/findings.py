@@ -104,11 +104,6 @@ class Findings:
     warnings: tuple[str, ...]
 
 
-def report_path(folder: Path, host: str, process: int) -> Path:
-    """Return the file of a worker, which may not know its rank."""
-    return folder / REPORT_PATTERN.replace("*", f"{host}.{process}")
-
-
 def read_reports(folder: Path) -> list[WorkerReport]:
     """Return the reports in the folder by rank, host and process. Raises ValueError for a damaged one."""
     paths = sorted(folder.glob(REPORT_PATTERN))

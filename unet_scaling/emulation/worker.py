@@ -17,14 +17,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unet_scaling.data.batches import ImageBatch, ImageData
 from unet_scaling.data.order import Indices
 from unet_scaling.group.group import Group
+from unet_scaling.measure.compute_recorder import parameter_bytes
 from unet_scaling.measure.phases import Clock
-from unet_scaling.model import UNet
-from unet_scaling.study.compute_profile import ComputeProfile, ComputeStep, ProfileFile, profile_of
+from unet_scaling.model import Norm, UNet
+from unet_scaling.study.compute_profile import (
+    ComputeProfile,
+    ComputeStep,
+    ProfileFile,
+    profile_of,
+    require_same_parameters,
+)
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import dilated
 from unet_scaling.study.errors import UserError
@@ -264,6 +271,13 @@ class EmulatedUNet(UNet):
         return logits
 
 
+def emulated_unet(config: RunConfig, channels: int, width: int, depth: int, norm: Norm) -> EmulatedUNet:
+    """Return what stands for the U-Net; UserError where the profile to wait by is of another network."""
+    model = EmulatedUNet(channels, width, depth, norm=norm)
+    require_same_parameters(profile_of(config), parameter_bytes(model))
+    return model
+
+
 class _ReadyGradient(torch.autograd.Function):
     """The identity; in the backward pass it waits, then gives the parameter its gradient."""
 
@@ -291,8 +305,3 @@ class EmulatedAdam(torch.optim.Adam):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002
         emulated_compute.update()
-
-
-def parameter_bytes(model: nn.Module) -> dict[str, int]:
-    """Return the size of every parameter by name, in the order of model.parameters()."""
-    return {name: weight.numel() * weight.element_size() for name, weight in model.named_parameters()}

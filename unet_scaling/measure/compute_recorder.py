@@ -68,9 +68,7 @@ class ComputeRecorder(Clock):
         self._communication = communication
         self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
         self._step = _Step(self._now())
-        self._sizes = {
-            name: weight.numel() * weight.element_size() for name, weight in model.named_parameters()
-        }
+        self._sizes = parameter_bytes(model)
         self._is_warm = False
         self._unread: list[_Step] = []
         self._steps: list[ComputeStep] = []
@@ -173,3 +171,8 @@ def _between(begin: _DeviceMoment, end: _DeviceMoment) -> float:
         return end - begin
     milliseconds: float = begin.elapsed_time(end)
     return max(0.0, milliseconds / 1000)
+
+
+def parameter_bytes(model: nn.Module) -> dict[str, int]:
+    """Return the size of every parameter by name, in the order of model.parameters()."""
+    return {name: weight.numel() * weight.element_size() for name, weight in model.named_parameters()}

@@ -137,18 +137,6 @@ class Profile:
     def batch(self) -> int:
         return self.config.training.batch_per_worker
 
-    @property
-    def loading_share(self) -> float:
-        """Return the share of a step that loads in line."""
-        return min(1.0, self.steps.loading_seconds / self.steps.in_line.median)
-
-    @property
-    def dominant_stage(self) -> tuple[str, float]:
-        """Return the stage that takes longest, and its share of loading an image."""
-        loading = loading_of(self.config)
-        name, samples = max(self.stages[loading].items(), key=lambda item: item[1].median)
-        return name, samples.median / self.seconds_per_image(loading)
-
     def seconds_per_image(self, loading: LoadingName) -> float:
         """Return the sum of the stages' medians."""
         return sum(samples.median for samples in self.stages[loading].values())
@@ -273,11 +261,14 @@ def _sentences(profile: Profile) -> Iterator[str]:
     yield from (f"note: {note}" for note in profile.notes)
     if warning := thrashing(profile.throughput):
         yield f"warning: {warning}"
-    stage, share = profile.dominant_stage
-    seconds = _milliseconds(profile.seconds_per_image(loading_of(profile.config)))
-    yield f"slowest stage: {stage}, {share:.0%} of loading an image ({seconds})"
+    loading = loading_of(profile.config)
+    seconds = profile.seconds_per_image(loading)
+    stage, slowest = max(profile.stages[loading].items(), key=lambda item: item[1].median)
+    share = slowest.median / seconds
+    yield f"slowest stage: {stage}, {share:.0%} of loading an image ({_milliseconds(seconds)})"
     bound = "yes" if steps.input_bound else "no"
-    yield f"input-bound: {bound}; loading is {profile.loading_share:.1%} of a step"
+    share = min(1.0, steps.loading_seconds / steps.in_line.median)
+    yield f"input-bound: {bound}; loading is {share:.1%} of a step"
     hideable = min(1.0, steps.hideable_seconds / steps.in_line.median)
     noise = " (no measurable gain: noise)" if steps.hidden_share > hideable else ""
     yield (

@@ -27,7 +27,6 @@ from unet_scaling.data.folder import Manifest, read_manifest
 from unet_scaling.data.order import require_enough_images, split
 from unet_scaling.group.group import Group
 from unet_scaling.model import Norm, UNet
-from unet_scaling.study.compute_profile import profile_of, require_same_parameters
 from unet_scaling.study.measurements import PixelCounts
 from unet_scaling.study.optional_parts import optional_part
 from unet_scaling.study.record_lines import Evaluated, Result
@@ -103,10 +102,8 @@ class UNetTask(Task):
         if not config.is_emulated:
             return UNet(*shape, norm=norm)
         with optional_part("emulation.compute"):
-            from unet_scaling.emulation.worker import EmulatedUNet, parameter_bytes
-        model = EmulatedUNet(*shape, norm=norm)
-        require_same_parameters(profile_of(config), parameter_bytes(model))
-        return model
+            from unet_scaling.emulation.worker import emulated_unet
+        return emulated_unet(config, *shape, norm)
 
     def loss(self, model: nn.Module, batch: ImageBatch) -> Tensor:
         """Return the binary cross-entropy with logits, the mean over images and pixels."""
