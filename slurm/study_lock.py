@@ -41,7 +41,15 @@ def locked(study: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(_who_holds(study)) from None
+            holders = _holders(study / LOCK_NAME)
+            found = f"another submission is working on {study}"
+            if not holders:
+                raise UserError(f"{found}, perhaps on another machine; wait for it to end") from None
+            named = ", ".join(f"{process} ({name})" for process, name in holders.items())
+            raise UserError(
+                f"{found}, or workers of one that was killed: processes {named} on {socket.gethostname()}; "
+                f"wait for their end, or: kill {next(iter(holders))}"
+            ) from None
         except OSError:  # a file system without locks
             with _claimed(study / CLAIM_NAME):
                 yield
@@ -70,18 +78,6 @@ def _claimed(claim: Path) -> Iterator[None]:
 def is_at_work(study: Path) -> bool:
     """Return whether a process of this machine holds the lock of this study."""
     return bool(_holders(study / LOCK_NAME))
-
-
-def _who_holds(study: Path) -> str:
-    """Return which processes hold the lock of this study, and what to do."""
-    holders = _holders(study / LOCK_NAME)
-    if not holders:
-        return f"another submission is working on {study}, perhaps on another machine; wait for it to end"
-    named = ", ".join(f"{process} ({name})" for process, name in holders.items())
-    return (
-        f"another submission is working on {study}, or workers of one that was killed: processes {named} "
-        f"on {socket.gethostname()}; wait for their end, or: kill {next(iter(holders))}"
-    )
 
 
 def _holders(lock: Path) -> dict[int, str]:

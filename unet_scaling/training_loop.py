@@ -73,7 +73,7 @@ def train_epochs(step: Step, model: nn.Module, data: RunData, group: Group, reco
         record.epoch(train_epoch(step, data, group, epoch, meter, safe_points))
     # What was trained is saved where a stop was asked for: an evaluation may last.
     safe_points.begin_epoch(step.config.training.epochs)
-    is_due = record.final_evaluation_is_due()
+    is_due = record.evaluation_is_due(step.config.training.epochs)
     record.end_training(evaluate(step.task, model, data, group, record.epochs) if is_due else None)
     if not step.config.is_emulated:
         group.run_on_all(lambda: draw(step.task, model, data, record) if group.rank == 0 else None)

@@ -39,7 +39,10 @@ def main() -> int:
     on_gpus = check_study(arguments) if arguments.study else False
     if arguments.study and arguments.only_files:
         return EXIT_OK
-    code = try_installation(on_gpus)
+    # It says what is installed, and tries the frameworks.
+    program = [sys.executable, str(PROGRAMS_FOLDER / "environment" / "check.py")]
+    program += ["--on-gpus"] if on_gpus else []
+    code = subprocess.run(program, check=False).returncode
     if code == EXIT_OK and arguments.study:
         submission = called("submit", arguments.study, "--cluster", arguments.cluster, "--dry-run")
         print(f"ready; next: {submission if arguments.cluster else called('run', arguments.study)}")
@@ -53,13 +56,6 @@ def command_line() -> CommandLine:
     only_files = "of a study: leave the installation out, which takes seconds"
     parser.add_argument("--only-files", action="store_true", help=only_files)
     return parser
-
-
-def try_installation(on_gpus: bool) -> int:
-    """Say what is installed and try the frameworks; return 0 where they work."""
-    program = [sys.executable, str(PROGRAMS_FOLDER / "environment" / "check.py")]
-    program += ["--on-gpus"] if on_gpus else []
-    return subprocess.run(program, check=False).returncode
 
 
 def check_study(arguments: argparse.Namespace) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slurm.cluster import read_cluster
 from slurm.commands.options import add_logs, new_console
-from slurm.doctor import Examination, examine_cluster, examine_here
+from slurm.doctor import examine_cluster, examine_here
 from unet_scaling.doctor.findings import node_speeds, show, verdict
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import EXIT_BUG, EXIT_OK, UserError
@@ -40,7 +40,17 @@ def main() -> int:
         workers = arguments.workers or nodes * cluster.gpus_per_node
         found = examine_cluster(cluster, workers, arguments.logs, console)
     if arguments.json:
-        print(json.dumps(as_json(found), indent=2))
+        speeds = node_speeds(found.reports)
+        content = {
+            "verdict": verdict(found.reports, found.workers, found.findings),
+            "faults": list(found.findings.faults),
+            "warnings": list(found.findings.warnings),
+            "workers": found.workers,
+            "slowest_node": next(iter(speeds), None),
+            "output": found.shown_output,
+            "reports": [report.model_dump(mode="json") for report in found.reports],
+        }
+        print(json.dumps(content, indent=2))
     else:
         show(console, found.reports, found.workers, found.findings)
         for line in found.shown_output:
@@ -61,17 +71,3 @@ def command_line() -> CommandLine:
     parser.add_argument("--json", action="store_true", help="print verdict, findings and all reports as JSON")
     add_logs(parser)
     return parser
-
-
-def as_json(found: Examination) -> dict[str, object]:
-    """Return all that was found, the verdict first."""
-    speeds = node_speeds(found.reports)
-    return {
-        "verdict": verdict(found.reports, found.workers, found.findings),
-        "faults": list(found.findings.faults),
-        "warnings": list(found.findings.warnings),
-        "workers": found.workers,
-        "slowest_node": next(iter(speeds), None),
-        "output": found.shown_output,
-        "reports": [report.model_dump(mode="json") for report in found.reports],
-    }

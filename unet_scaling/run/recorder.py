@@ -202,9 +202,11 @@ class Recorder:
         return range(len(self.epochs), self._run.config.training.epochs)
 
     def evaluation_is_due(self, epoch: int) -> bool:
-        """Return whether the study asks for an evaluation before this epoch that was not made yet."""
+        """Return whether to evaluate before this epoch, or after the last, unless an earlier attempt did."""
+        config = self._run.config
+        is_final = epoch == config.training.epochs and not config.is_emulated
         made = bool(self.results) and self.results[-1].epochs == epoch
-        return self._run.config.evaluation_is_due(epoch) and not made
+        return (is_final or config.evaluation_is_due(epoch)) and not made
 
     def epoch(self, epoch: Epoch) -> None:
         """Record an epoch that has ended."""
@@ -226,11 +228,6 @@ class Recorder:
         score = "undefined" if result.score is None else f"{result.score:.4f}"
         title = score_title(result.score_name)
         self._print(f"after {result.epochs} epochs: {title} {score} on {result.images} test samples")
-
-    def final_evaluation_is_due(self) -> bool:
-        """Return whether the evaluation after the last epoch was not made by an earlier attempt."""
-        made = bool(self.results) and self.results[-1].epochs == len(self.epochs)
-        return not (made or self._run.config.is_emulated)
 
     def end_training(self, result: Evaluation | None) -> None:
         """Write the last result; where maps come next, save what was trained, so that it is not repeated.

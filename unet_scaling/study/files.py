@@ -57,22 +57,17 @@ def _replace(path: Path, data: bytes, mode: int, durable: bool) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    if durable:
-        _sync_folder(path.parent)
+    if durable:  # the new name survives a power failure, too, where the file system offers that
+        folder = os.open(path.parent, os.O_RDONLY)
+        with suppress(OSError):
+            os.fsync(folder)
+        os.close(folder)
 
 
 def remove_unfinished(folder: Path, names: str) -> None:
     """Remove temporary files that killed writers of these names (a glob pattern) left."""
     for path in folder.glob(f".{names}.*"):
         path.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new name survive a power failure, where the file system offers that."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    with suppress(OSError):
-        os.fsync(descriptor)
-    os.close(descriptor)
 
 
 def open_to_append(path: Path) -> BinaryIO:

@@ -56,14 +56,7 @@ AnyModel = TypeVar("AnyModel", bound=StrictModel)
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file; raises UserError that says why it cannot be read."""
     try:
-        return tomllib.loads(_text_of(path))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not valid TOML: {error}") from None
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise UserError(f"{path}: line {line} is not UTF-8, as TOML has to be; save it as UTF-8") from None
@@ -74,6 +67,8 @@ def _text_of(path: Path) -> str:
         raise UserError(f"{path} is a folder; name a TOML file in it") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from None
 
 
 # As in "2,repeats=1": meant for two keys.
