@@ -1,7 +1,4 @@
-"""Models of a study file and of the configuration of one run; the runs that a study expands to.
-
-Imported on login nodes: needs pydantic, but neither torch nor pandas.
-"""
+"""Models of a study file and of the configuration of one run; the runs that a study expands to."""
 
 import hashlib
 import itertools

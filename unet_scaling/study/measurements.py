@@ -1,7 +1,6 @@
 """Models of where the time went: phases, processor, GPU and network, in seconds and counts.
 
 Lines and parts of lines of `run.jsonl`; `unet_scaling/study/record.py` writes and reads them.
-Needs pydantic, but neither torch nor pandas.
 """
 
 from dataclasses import dataclass

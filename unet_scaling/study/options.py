@@ -1,7 +1,4 @@
-"""Models of the options of a run, table by table, with ranges and defaults.
-
-Imported on login nodes: needs pydantic, but neither torch nor pandas.
-"""
+"""Models of the options of a run, table by table, with ranges and defaults."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self

@@ -41,8 +41,6 @@ Format history
 Older formats are read too (older_records.py).
 
 The models of the lines are in record_lines.py.
-
-Imported on login nodes and by the analysis: needs pydantic, but neither torch nor pandas.
 """
 
 import errno

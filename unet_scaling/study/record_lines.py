@@ -1,7 +1,4 @@
-"""Models of the lines of the record `run.jsonl`, each refusing impossible values; and of its pictures.
-
-Imported on login nodes and by the analysis: needs pydantic, but neither torch nor pandas.
-"""
+"""Models of the lines of the record `run.jsonl`, each refusing impossible values; and of its pictures."""
 
 from typing import Annotated, Literal, Self
 

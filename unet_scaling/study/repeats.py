@@ -4,8 +4,6 @@
 at every worker count. `repeats.json` in the folder of a study holds after how many repeats its results were
 looked at before more were added, and by whom: intervals of such a study need a higher confidence
 (docs/statistics.md).
-
-Imported on login nodes and by the analysis: needs pydantic, but neither torch nor pandas.
 """
 
 import re

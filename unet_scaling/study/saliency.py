@@ -4,8 +4,6 @@ RUN/saliency/manifest.json               which images have a map, and what is kn
 RUN/saliency/maps/00003.npy              float32 [scores, height, width] of the fourth test image
 RUN/saliency/overlays/00003_iou.png      the map of one score over the image
 RUN/saliency/entries/00003.json          what is known of it, until the manifest says so
-
-Needs pydantic, but neither torch nor pandas.
 """
 
 from typing import Literal, Self

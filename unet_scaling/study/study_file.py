@@ -1,7 +1,4 @@
-"""Read study files and run configurations; the names of the files in a study and run folder.
-
-Imported on login nodes: needs pydantic, but neither torch nor pandas.
-"""
+"""Read study files and run configurations; the names of the files in a study and run folder."""
 
 import hashlib
 import os

@@ -1,7 +1,6 @@
 """Validate what files say, and describe their keys by the JSON Schema of their model.
 
 Nothing is coerced, no key unknown. Errors, docs/study.md and `unet-scaling explain` say the same of a key.
-Imported on login nodes: needs pydantic, but neither torch nor pandas.
 """
 
 import argparse
