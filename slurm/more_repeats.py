@@ -66,13 +66,19 @@ def next_block(folder: StudyFolder, console: Console) -> StudyFolder | None:
     """Return the study with one more repeat where its `until` asks for it; None where not, or not yet.
 
     Nor where complete runs give no interval at all, as they may not be compared: more would only cost time.
+    Raises UserError where the analysis says nothing of the intervals.
 
     The study is locked by the caller, so that no two add the same repeat.
     """
     until = folder.study.until
     if until is None or not _is_complete(folder):
         return None
-    precision = _ask(folder)
+    command = [sys.executable, "-m", "analysis.findings.precision", str(folder.path.resolve())]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    if done.returncode != 0:
+        reason = done.stderr.strip().removeprefix("error: ")
+        raise UserError(f"whether more repeats are needed cannot be said: {reason}", done.returncode)
+    precision: dict[str, Any] = json.loads(done.stdout)
     console.print(f"repeats = {str(until)!r}: {precision['sentence']}")
     return _grown(folder, 1, by_hand=False) if precision["goes_on"] else None
 
@@ -107,14 +113,3 @@ def _has_results(folder: StudyFolder, now: StudyConfig) -> bool:
 
 def _is_complete(folder: StudyFolder) -> bool:
     return all(folder.recorded(config).state.is_complete for config in folder.study.configs())
-
-
-def _ask(folder: StudyFolder) -> dict[str, Any]:
-    """Return what the analysis says of the intervals. Raises UserError where it says nothing."""
-    command = [sys.executable, "-m", "analysis.findings.precision", str(folder.path.resolve())]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
-    if done.returncode != 0:
-        reason = done.stderr.strip().removeprefix("error: ")
-        raise UserError(f"whether more repeats are needed cannot be said: {reason}", done.returncode)
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer

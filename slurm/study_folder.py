@@ -59,23 +59,20 @@ class StudyFolder:
             replaced = self._set_untrained_aside(config)
             if replaced and console:
                 console.print(replaced, markup=False)
-            self._make_run_folder(config)
+            folder = self.run_folder(config)
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700, exist_ok=True)
+                if not config_path(folder).exists():
+                    write_json_with_checksum(config_path(folder), config.model_dump(mode="json"))
+            except OSError as error:
+                raise UserError(f"the run folder {folder} cannot be made: {error}") from None
         content = self.study.model_dump(mode="json")
         history = read_history(self.path)
         if history.totals:
             content[HISTORY_KEY] = history.model_dump(mode="json")
         write_json_with_checksum(self.path / STUDY_NAME, content)
         return configs
-
-    def _make_run_folder(self, config: RunConfig) -> None:
-        folder = self.run_folder(config)
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            folder.mkdir(mode=0o700, exist_ok=True)
-            if not config_path(folder).exists():
-                write_json_with_checksum(config_path(folder), config.model_dump(mode="json"))
-        except OSError as error:
-            raise UserError(f"the run folder {folder} cannot be made: {error}") from None
 
     def run_folder(self, config: RunConfig) -> Path:
         return self.path / config.run

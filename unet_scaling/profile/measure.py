@@ -184,27 +184,21 @@ def open_subject(study: StudyConfig, samples: int) -> Iterator[Subject]:
     sample = Manifest(foreground=manifest.foreground, pairs=[manifest.pairs[row] for row in sorted(first)])
     order = epoch_order(np.arange(len(sample.pairs)), 1, config.seed, epoch=0)
     whole_batches = np.resize(order, (-(-samples // batch), batch))  # repeats where they do not fill the last
-    with _temporary_cache_root() as root:
-        build_cache(sample, folder, config.data, root)
-        yield Subject(config, sample, root, whole_batches, tuple(_notes_on_axes(study)))
+    # On the disk of the real cache; what a killed profile leaves is removed with builds.
+    root = default_cache_root()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        temporary = tempfile.TemporaryDirectory(dir=root, prefix=BUILDING_PREFIX)
+    except OSError as error:
+        raise cannot_be_kept(root, error) from None
+    with temporary as name:
+        build_cache(sample, folder, config.data, Path(name))
+        yield Subject(config, sample, Path(name), whole_batches, tuple(_notes_on_axes(study)))
 
 
 def _changed(config: RunConfig, table: str, **options: Any) -> RunConfig:  # noqa: ANN401
     changed = getattr(config, table).model_copy(update=options)
     return config.model_copy(update={table: changed})
-
-
-@contextmanager
-def _temporary_cache_root() -> Iterator[Path]:
-    """Make a folder on the disk of the real cache; what a killed profile leaves is removed with builds."""
-    root = default_cache_root()
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        folder = tempfile.TemporaryDirectory(dir=root, prefix=BUILDING_PREFIX)
-    except OSError as error:
-        raise cannot_be_kept(root, error) from None
-    with folder as name:
-        yield Path(name)
 
 
 def _notes_on_axes(study: StudyConfig) -> Iterator[str]:

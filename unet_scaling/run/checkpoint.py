@@ -127,8 +127,11 @@ def load_checkpoint(
     """
     candidates = group.gather_strings(" ".join(path.name for path in _newest_first(folder)))[0].split()
     for name in candidates:
-        state = _read_on_all(folder / name, config_sha256, group)
-        if state is not None:
+        state, problem = _read(folder / name, config_sha256, group.size)
+        problems = [text for text in group.gather_strings(problem) if text]
+        if problems and group.rank == 0:
+            print(f"warning: {problems[0]}; trying the one before it", flush=True)
+        if state is not None and not problems:
             return _restored(folder / name, state, group, trained)
     if candidates:
         raise UserError(
@@ -137,15 +140,6 @@ def load_checkpoint(
             EXIT_BAD_DATA,
         )
     return None
-
-
-def _read_on_all(path: Path, config_sha256: str, group: Group) -> dict[str, Any] | None:
-    """Return the content of a checkpoint; None, on every worker alike, where one of them cannot use it."""
-    state, problem = _read(path, config_sha256, group.size)
-    problems = [text for text in group.gather_strings(problem) if text]
-    if problems and group.rank == 0:
-        print(f"warning: {problems[0]}; trying the one before it", flush=True)
-    return None if problems else state
 
 
 def remove_checkpoints(folder: Path) -> None:
