@@ -17,7 +17,7 @@ from xaitk_saliency.impls.gen_image_classifier_blackbox_sal.slidingwindow import
 from tests.studies import make_point
 from unet_scaling.data.batches import ImageData
 from unet_scaling.explain.maps import MapFiles, MapMaker
-from unet_scaling.explain.masks import MaskStore, Weighting, mask_chunks, method_of
+from unet_scaling.explain.masks import MaskStore, mask_chunks, method_of
 from unet_scaling.explain.network import CleanImage, clean_image, explained_network
 from unet_scaling.group.group import single_worker
 from unet_scaling.model import UNet
@@ -85,7 +85,7 @@ def map_maker(config: RunConfig, folder: Path, model: UNet | None = None) -> Map
     method = method_of(config.saliency)
     masks = MaskStore(mask_chunks(method.perturber, config.data.image_height, config.data.image_width))
     network = explained_network(model or initial_network(config), config)
-    return MapMaker(config, network, data, masks, Weighting(method.generator), MapFiles(folder))
+    return MapMaker(config, network, data, masks, method, MapFiles(folder))
 
 
 def clean_images(config: RunConfig, folder: Path) -> list[CleanImage]:

@@ -193,16 +193,7 @@ def _remove_abandoned(cache_root: Path) -> None:
 def _build(manifest: Manifest, folder: Path, data: Data, cache: Path) -> None:
     building = Path(tempfile.mkdtemp(prefix=BUILDING_PREFIX, dir=cache.parent))
     try:
-        load = partial(load_pair, folder, data, verified=True)
-        image_shape, mask_shape = _shapes(manifest, data)
-        with (
-            _open_array(building / "images.npy", image_shape) as images,
-            _open_array(building / "masks.npy", mask_shape) as masks,
-        ):
-            for image, mask in map_in_order(load, manifest.pairs, "decoding"):
-                images.write(image.tobytes())
-                masks.write(np.packbits(mask, axis=-1).tobytes())
-        np.save(building / "boxes.npy", padding_boxes(manifest, data))
+        _write_arrays(manifest, folder, data, building)
         facts = _ingredients(manifest, data) | {"arrays": _digests(building)}
         write_json_with_checksum(building / FACTS_NAME, facts)
         building.rename(cache)
@@ -211,6 +202,19 @@ def _build(manifest: Manifest, folder: Path, data: Data, cache: Path) -> None:
             raise
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def _write_arrays(manifest: Manifest, folder: Path, data: Data, building: Path) -> None:
+    load = partial(load_pair, folder, data, verified=True)
+    image_shape, mask_shape = _shapes(manifest, data)
+    with (
+        _open_array(building / "images.npy", image_shape) as images,
+        _open_array(building / "masks.npy", mask_shape) as masks,
+    ):
+        for image, mask in map_in_order(load, manifest.pairs, "decoding"):
+            images.write(image.tobytes())
+            masks.write(np.packbits(mask, axis=-1).tobytes())
+    np.save(building / "boxes.npy", padding_boxes(manifest, data))
 
 
 @contextmanager

@@ -30,7 +30,6 @@ from unet_scaling.study.compute_profile import (
     ComputeStep,
     ProfileFile,
     profile_of,
-    require_same_parameters,
 )
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import dilated
@@ -57,20 +56,18 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class _Backward:
-    """Parameters in the order in which their gradients get ready, and when, since the part began."""
-
-    order: tuple[int, ...]
-    seconds: tuple[float, ...]
-    cpu_seconds: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class _Step:
+    """Its parts; parameters in the order in which their gradients get ready, and when.
+
+    Those moments are counted since the backward pass began.
+    """
+
     data: _Part
     forward: _Part
-    backward: _Backward
     optimizer: _Part
+    order: tuple[int, ...]
+    ready_seconds: tuple[float, ...]
+    ready_cpu_seconds: tuple[float, ...]
 
 
 _NOTHING = _Part(0.0, 0.0)
@@ -118,7 +115,7 @@ class EmulatedCompute:
 
     def order(self) -> tuple[int, ...]:
         """Return the parameters in the order in which their gradients get ready in this pass."""
-        return self._step.backward.order
+        return self._step.order
 
     def forward(self) -> None:
         """Wait for the forward pass; the backward pass begins when it ends."""
@@ -126,10 +123,10 @@ class EmulatedCompute:
 
     def gradient(self, place: int) -> None:
         """Wait until the gradient is ready that comes at this place, from 0, in that order."""
-        backward = self._step.backward
-        is_last = place + 1 == len(backward.order)
-        _keep_core(self._cpu_began + backward.cpu_seconds[place])
-        _sleep_until(self._began + backward.seconds[place], 0.0 if is_last else self._shortest_sleep)
+        step = self._step
+        is_last = place + 1 == len(step.order)
+        _keep_core(self._cpu_began + step.ready_cpu_seconds[place])
+        _sleep_until(self._began + step.ready_seconds[place], 0.0 if is_last else self._shortest_sleep)
 
     def update(self) -> None:
         """Wait as long as the optimizer took; before any pass there is nothing to update."""
@@ -174,8 +171,10 @@ def _as_it_lasts_here(step: ComputeStep) -> _Step:
     return _Step(
         _part(step.data_seconds, step.data_cpu_seconds),
         _part(step.forward_seconds, step.forward_cpu_seconds),
-        _Backward(tuple(order), tuple(map(dilated, ready)), tuple(share * moment for moment in ready)),
         _part(step.optimizer_seconds, step.optimizer_cpu_seconds),
+        tuple(order),
+        tuple(map(dilated, ready)),
+        tuple(share * moment for moment in ready),
     )
 
 
@@ -274,7 +273,16 @@ class EmulatedUNet(UNet):
 def emulated_unet(config: RunConfig, channels: int, width: int, depth: int, norm: Norm) -> EmulatedUNet:
     """Return what stands for the U-Net; UserError where the profile to wait by is of another network."""
     model = EmulatedUNet(channels, width, depth, norm=norm)
-    require_same_parameters(profile_of(config), parameter_bytes(model))
+    file = profile_of(config)
+    sizes = parameter_bytes(model)
+    pairs = list(zip(file.profile.parameters, file.profile.parameter_bytes, strict=True))
+    if pairs != list(sizes.items()):
+        other = next((pair for pair in pairs if pair not in sizes.items()), None)
+        detail = f"{other[0]!r} of {other[1]} bytes is none of them" if other else "their order differs"
+        raise UserError(
+            f"{file.path}: parameters: found {len(pairs)}, the model has {len(sizes)}, and {detail}; set "
+            "[model] as in the run that recorded it, or use a profile of this model"
+        )
     return model
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from unet_scaling.data.batches import ImageData
 from unet_scaling.data.folder import read_manifest
-from unet_scaling.explain.masks import MaskStore, Weighting
+from unet_scaling.explain.masks import MaskStore, Method
 from unet_scaling.explain.network import CleanImage, Doubles, ExplainedNetwork, NotFiniteError, clean_image
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
@@ -182,7 +182,7 @@ class MapMaker:
     network: ExplainedNetwork
     data: ImageData
     masks: MaskStore
-    weighting: Weighting
+    method: Method
     files: MapFiles
 
     def clean(self, position: int) -> CleanImage:
@@ -206,7 +206,7 @@ class MapMaker:
 
     def weighed(self, clean: CleanImage, perturbed: Doubles) -> Doubles:
         """Return the map of an image from the scores [masks, scores] of all masked ones."""
-        return self.weighting.finish(self.weighting.sum_rows(iter(self.masks), clean.reference, perturbed))
+        return self.method.finish(self.method.sum_rows(iter(self.masks), clean.reference, perturbed))
 
     def scores(self, clean: CleanImage, first: int, apart: int) -> Doubles:
         """Return [masks, scores] with those of every `apart`-th batch of masks, and zeros elsewhere."""
@@ -313,12 +313,12 @@ def _make_together(maker: MapMaker, position: int, clock: PhaseSeconds) -> None:
         height = maker.masks.height
         top, bottom = (height * rank // group.size for rank in (group.rank, group.rank + 1))
         rows = maker.masks.rows(top, bottom)
-        own_rows = maker.weighting.sum_rows(rows, clean.reference, np.array(perturbed))
+        own_rows = maker.method.sum_rows(rows, clean.reference, np.array(perturbed))
         own_sums = np.zeros((len(own_rows), height, maker.masks.width))
         own_sums[:, top:bottom] = own_rows
     sums = sum_over_workers(own_sums)
     if maker.own([position]):
         with clock.phase("weighting"):
-            saliency = maker.weighting.finish(sums)
+            saliency = maker.method.finish(sums)
         with clock.phase("files"):
             maker.files.write_map(position, saliency)

@@ -43,7 +43,10 @@ MaskArray = NDArray[Any]
 
 @dataclass(frozen=True)
 class Method:
-    """A perturber, and the generator of xaitk that belongs to it."""
+    """A perturber, and the generator of xaitk that belongs to it and weighs masks.
+
+    That is RISEScoring or OcclusionScoring.
+    """
 
     perturber: PerturbImage
     generator: GenerateClassifierConfidenceSaliency
@@ -52,6 +55,43 @@ class Method:
         """Return xaitk's configuration of both, from which its PerturbationOcclusion is built again."""
         configuration: dict[str, Any] = PerturbationOcclusion(self.perturber, self.generator).get_config()
         return configuration
+
+    @property
+    def _counts_hidden(self) -> bool:
+        return isinstance(self.generator, OcclusionScoring)
+
+    def sum_rows(self, rows: Iterable[MaskArray], reference: Doubles, perturbed: Doubles) -> Doubles:
+        """Return the weighted sum over the masks, [planes, height, width], of some rows of all masks.
+
+        `reference` [scores] is of the image, `perturbed` [masks, scores] of the masked ones. There is a plane
+        for each score; with OcclusionScoring a last one counts how often each pixel was hidden.
+        """
+        weights = perturbed
+        if self._counts_hidden:
+            weights = np.column_stack([reference - perturbed, np.ones(len(perturbed))])
+        sums: Doubles | None = None
+        for mask, of_mask in zip(rows, weights, strict=True):
+            if self._counts_hidden:
+                part = 1 - mask.astype(np.float64)
+            else:
+                # In float32, as xaitk does, before it goes over to the scores' type.
+                part = (mask - self.generator.p1).astype(np.float64)
+            if sums is None:
+                sums = np.zeros((len(of_mask), *mask.shape))
+                product = np.empty(mask.shape)
+            for plane, weight in zip(sums, of_mask, strict=True):
+                np.multiply(part, weight, out=product)
+                plane += product
+        assert sums is not None, "a map of no masks"
+        return sums
+
+    def finish(self, sums: Doubles) -> Doubles:
+        """Return the map [scores, height, width] in -1..1 of the sums over all its rows."""
+        saliency = sums
+        if self._counts_hidden:
+            saliency = sums[:-1] / np.where(sums[-1] == 0, 1.0, sums[-1])
+        flat: Doubles = maxabs_scale(saliency.reshape(len(saliency), -1), axis=1)
+        return np.clip(flat.reshape(saliency.shape), -1, 1)
 
 
 def method_of(options: SaliencyOptions) -> Method:
@@ -132,47 +172,3 @@ class MaskStore:
         mapped = np.memmap(self._file, dtype, "r", shape=(self.count, *shape))
         kept = np.array(mapped[first:last, top:bottom])
         return np.unpackbits(kept, axis=-1, count=self.width).view(np.bool_) if self.is_packed else kept
-
-
-@dataclass(frozen=True)
-class Weighting:
-    """How a generator of xaitk weighs masks: RISEScoring or OcclusionScoring."""
-
-    generator: GenerateClassifierConfidenceSaliency
-
-    @property
-    def _counts_hidden(self) -> bool:
-        return isinstance(self.generator, OcclusionScoring)
-
-    def sum_rows(self, rows: Iterable[MaskArray], reference: Doubles, perturbed: Doubles) -> Doubles:
-        """Return the weighted sum over the masks, [planes, height, width], of some rows of all masks.
-
-        `reference` [scores] is of the image, `perturbed` [masks, scores] of the masked ones. There is a plane
-        for each score; with OcclusionScoring a last one counts how often each pixel was hidden.
-        """
-        weights = perturbed
-        if self._counts_hidden:
-            weights = np.column_stack([reference - perturbed, np.ones(len(perturbed))])
-        sums: Doubles | None = None
-        for mask, of_mask in zip(rows, weights, strict=True):
-            if self._counts_hidden:
-                part = 1 - mask.astype(np.float64)
-            else:
-                # In float32, as xaitk does, before it goes over to the scores' type.
-                part = (mask - self.generator.p1).astype(np.float64)
-            if sums is None:
-                sums = np.zeros((len(of_mask), *mask.shape))
-                product = np.empty(mask.shape)
-            for plane, weight in zip(sums, of_mask, strict=True):
-                np.multiply(part, weight, out=product)
-                plane += product
-        assert sums is not None, "a map of no masks"
-        return sums
-
-    def finish(self, sums: Doubles) -> Doubles:
-        """Return the map [scores, height, width] in -1..1 of the sums over all its rows."""
-        saliency = sums
-        if self._counts_hidden:
-            saliency = sums[:-1] / np.where(sums[-1] == 0, 1.0, sums[-1])
-        flat: Doubles = maxabs_scale(saliency.reshape(len(saliency), -1), axis=1)
-        return np.clip(flat.reshape(saliency.shape), -1, 1)

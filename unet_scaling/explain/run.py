@@ -11,7 +11,7 @@ from torch import nn
 from unet_scaling.data.batches import ImageData, RunData
 from unet_scaling.explain.checks import MapChecks, trial_of
 from unet_scaling.explain.maps import MapFiles, MapMaker, PhaseSeconds, image_names, make_maps, take_turns
-from unet_scaling.explain.masks import MaskStore, Weighting, mask_chunks, method_of
+from unet_scaling.explain.masks import MaskStore, mask_chunks, method_of
 from unet_scaling.explain.network import ARITHMETIC, explained_network
 from unet_scaling.group.allocator import keep_memory
 from unet_scaling.group.group import Group
@@ -127,8 +127,7 @@ class ExplainedRun:
             )
         # What lasts is there now; where nothing was trained, no step has asked for this yet.
         keep_memory()
-        weighting = Weighting(self._method.generator)
-        maker = MapMaker(self._config, network, self._data, masks, weighting, self._files)
+        maker = MapMaker(self._config, network, self._data, masks, self._method, self._files)
         if missing:
             self._record.begin_explaining()
             before = len(self._positions) - len(missing)

@@ -142,30 +142,22 @@ class Quota:
 
 def processor_hierarchy(mounts: Path = MOUNTS) -> ProcessorHierarchy:
     """Return the hierarchy that shares out processors. Raises UserError where none is mounted."""
-    for kind, root, options in _mounted(mounts):
-        if kind == "cgroup" and "cpu" in options:
-            return ProcessorHierarchy(1, root)
-        if kind == "cgroup2" and "cpu" in _words(root / "cgroup.controllers"):
-            return ProcessorHierarchy(2, root)
+    for _, root, kind, options, *_ in map(str.split, _text(mounts).splitlines()):
+        if kind == "cgroup" and "cpu" in options.split(","):
+            return ProcessorHierarchy(1, Path(root))
+        if kind == "cgroup2" and "cpu" in _text(Path(root, "cgroup.controllers")).split():
+            return ProcessorHierarchy(2, Path(root))
     raise UserError(
         "no control groups with the controller 'cpu' are mounted here (version 1: mount -t cgroup -o cpu; "
         "version 2: mount -t cgroup2), so no worker can be given a part of a core"
     )
 
 
-def _mounted(mounts: Path) -> list[tuple[str, Path, list[str]]]:
-    try:
-        rows = [line.split() for line in mounts.read_text().splitlines()]
-    except OSError:
-        return []
-    return [(row[2], Path(row[1]), row[3].split(",")) for row in rows]
-
-
-def _words(path: Path) -> list[str]:
-    try:
-        return path.read_text().split()
-    except OSError:
-        return []
+def _text(path: Path) -> str:
+    """Return what a file holds; empty where it cannot be read."""
+    with suppress(OSError):
+        return path.read_text()
+    return ""
 
 
 def quota_of_cores(cores: float, processors: int) -> Quota:

@@ -88,15 +88,13 @@ def choose_pairs(hosts: Sequence[str]) -> list[tuple[int, int]]:
     if len(first) == 1:
         return [(0, 1)]
     pairs = list(itertools.combinations(first, 2))
-    return pairs if len(first) <= ALL_PAIRS_UP_TO else _ring_and_random_pairs(first, pairs)
-
-
-def _ring_and_random_pairs(ranks: list[int], pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    ring = {(min(pair), max(pair)) for pair in zip(ranks, [*ranks[1:], ranks[0]], strict=True)}
+    if len(first) <= ALL_PAIRS_UP_TO:
+        return pairs
+    ring = {(min(pair), max(pair)) for pair in zip(first, [*first[1:], first[0]], strict=True)}
     others = [pair for pair in pairs if pair not in ring]
     # A choice to repeat, not a secret.
     generator = random.Random(PAIR_CHOICE_SEED)  # noqa: S311
-    return sorted(ring) + sorted(generator.sample(others, min(len(others), len(ranks))))
+    return sorted(ring) + sorted(generator.sample(others, min(len(others), len(first))))
 
 
 def measure(

@@ -5,7 +5,6 @@ SHA-256 beside it. A profile of a device that is not at hand is written as TOML,
 """
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -121,17 +120,3 @@ def profile_of(config: RunConfig) -> ProfileFile:
                 f"use {table}.{key} = {found}, or a profile of {value}"
             )
     return file
-
-
-def require_same_parameters(file: ProfileFile, sizes: Mapping[str, int]) -> None:
-    """Raise UserError unless these are the model's parameters and their bytes, in their order."""
-    profile = file.profile
-    pairs = list(zip(profile.parameters, profile.parameter_bytes, strict=True))
-    if pairs == list(sizes.items()):
-        return
-    other = next((pair for pair in pairs if pair not in sizes.items()), None)
-    detail = f"{other[0]!r} of {other[1]} bytes is none of them" if other else "their order differs"
-    raise UserError(
-        f"{file.path}: parameters: found {len(pairs)}, the model has {len(sizes)}, and {detail}; set [model] "
-        "as in the run that recorded it, or use a profile of this model"
-    )
