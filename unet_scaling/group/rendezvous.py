@@ -115,7 +115,13 @@ def open_store(
 def _missing_peers(store: Store, size: int, timeout: timedelta) -> str:
     """Return a sentence that names the workers which have not arrived in time; empty where all have."""
     deadline = time.monotonic() + timeout.total_seconds()
-    missing = [rank for rank in range(size) if not _has_arrived(store, rank, deadline)]
+    missing = []
+    for rank in range(size):
+        left = max(deadline - time.monotonic(), 0.001)
+        with suppress(RuntimeError):
+            store.wait([_key(rank)], timedelta(seconds=left))
+        if not store.check([_key(rank)]):
+            missing.append(rank)
     if not missing:
         return ""
     hosts = dict.fromkeys(store.get(_key(rank)).decode() for rank in range(size) if rank not in missing)
@@ -123,13 +129,6 @@ def _missing_peers(store: Store, size: int, timeout: timedelta) -> str:
         f"no worker {', '.join(map(str, missing))} after {timeout.total_seconds() / dilation():.0f} s "
         f"(training.timeout_seconds); the others are on {', '.join(hosts)}"
     )
-
-
-def _has_arrived(store: Store, rank: int, deadline: float) -> bool:
-    left = max(deadline - time.monotonic(), 0.001)
-    with suppress(RuntimeError):
-        store.wait([_key(rank)], timedelta(seconds=left))
-    return store.check([_key(rank)])
 
 
 def _key(rank: int) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from unet_scaling.group.group import Group
 from unet_scaling.run.training_state import Trained, generators, set_generators
@@ -155,7 +155,14 @@ def _restored(
     own = state["workers"][group.rank]
     try:
         trained.model.load_state_dict(state["model"])
-        _restore_buffers(trained.model, own["buffers"])
+        with torch.no_grad():
+            # This worker's own buffers, those of the workers that it plays among them.
+            for name, buffer in trained.model.named_buffers():
+                saved = own["buffers"][name]
+                if saved.shape != buffer.shape:
+                    shapes = f"{list(saved.shape)}, not {list(buffer.shape)}"
+                    raise ValueError(f"buffer {name} has the shape {shapes}")
+                buffer.copy_(saved)
         trained.optimizer.load_state_dict(state["optimizer"])
         set_generators(own["random"])
         trained.set_own_state(own.get("own", []))
@@ -169,16 +176,6 @@ def _restored(
     # An earlier version had none of them: then no player has drawn anything that counts.
     trained.played_generators[:] = own.get("played_random", trained.played_generators)
     return _progress(state), EpochSoFar(own["loss"].to(group.device), own["seconds"])
-
-
-@torch.no_grad()
-def _restore_buffers(model: nn.Module, saved: dict[str, Tensor]) -> None:
-    """Copy this worker's own buffers, those of the workers that it plays among them. Raises ValueError."""
-    for name, buffer in model.named_buffers():
-        if saved[name].shape != buffer.shape:
-            shapes = f"{list(saved[name].shape)}, not {list(buffer.shape)}"
-            raise ValueError(f"buffer {name} has the shape {shapes}")
-        buffer.copy_(saved[name])
 
 
 def _write(folder: Path, progress: Progress, content: bytes) -> None:

@@ -295,7 +295,13 @@ class StudyConfig(StrictModel):
 
     def configs(self, source: str = "study", first_repeat: int = 1) -> list[RunConfig]:
         """Return the runs, repeat by repeat. Raises UserError that names `source` and every wrong key."""
-        self._require_few(source)
+        combinations = (math.prod(map(len, self._axes(framework).values())) for framework in self.frameworks)
+        runs = sum(combinations) * len(self.workers) * self.repeats
+        if runs > MOST_RUNS:
+            raise UserError(
+                f"{source}: its axes and repeats = {self.repeats} give {runs} runs, at most {MOST_RUNS} are "
+                "allowed; shorten an axis"
+            )
         configs = []
         faults = []
         for launch in self._launches(first_repeat):
@@ -320,16 +326,6 @@ class StudyConfig(StrictModel):
                 axes = self._axes(framework)
                 for values in itertools.product(*axes.values()):
                     yield framework, workers, repeat, dict(zip(axes, values, strict=True))
-
-    def _require_few(self, source: str) -> None:
-        """Raise UserError where the product of the axes is more runs than anyone wants."""
-        combinations = (math.prod(map(len, self._axes(framework).values())) for framework in self.frameworks)
-        runs = sum(combinations) * len(self.workers) * self.repeats
-        if runs > MOST_RUNS:
-            raise UserError(
-                f"{source}: its axes and repeats = {self.repeats} give {runs} runs, at most {MOST_RUNS} are "
-                "allowed; shorten an axis"
-            )
 
     def _axes(self, framework: Framework) -> dict[OptionKey, list[Any]]:
         """Return the options that this framework's runs differ in: {(table, key): values}."""

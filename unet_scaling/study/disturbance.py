@@ -102,17 +102,17 @@ def _stalled_steps(epochs: Sequence[Epoch], launch_seconds: float) -> list[Stall
     if not epochs:
         return []
     usual = median(epoch.seconds / epoch.steps for epoch in epochs)
-    stalls = [_stall_of_longest_step(epoch, usual) for epoch in epochs]
-    least = DISTURBED_SHARE * launch_seconds
-    return [stall for stall in stalls if stall and stall.beyond_seconds >= least]
-
-
-def _stall_of_longest_step(epoch: Epoch, usual_seconds: float) -> Stall | None:
-    longest = epoch.budget.longest_step if epoch.budget else None
-    if longest is None or longest.seconds <= STALL_FACTOR * usual_seconds:
-        return None
-    own = longest.work_seconds - usual_seconds >= MOST_OF_IT * (longest.seconds - usual_seconds)
-    return Stall(epoch.epoch, longest.seconds, usual_seconds, longest.worker if own else None, longest.step)
+    stalls = []
+    for epoch in epochs:
+        longest = epoch.budget.longest_step if epoch.budget else None
+        if longest is None or longest.seconds <= STALL_FACTOR * usual:
+            continue
+        own = longest.work_seconds - usual >= MOST_OF_IT * (longest.seconds - usual)
+        worker = longest.worker if own else None
+        stall = Stall(epoch.epoch, longest.seconds, usual, worker, longest.step)
+        if stall.beyond_seconds >= DISTURBED_SHARE * launch_seconds:
+            stalls.append(stall)
+    return stalls
 
 
 def _stalled_epochs(epochs: Sequence[Epoch]) -> list[Stall]:

@@ -329,7 +329,12 @@ def _faults_of_training(header: Header, lines: Sequence[RecordLine]) -> Iterator
     others = [line for line in lines if type(line) is not Epoch]
     results = [line for line in others if isinstance(line, Evaluated)]
     maps = [line for line in others if isinstance(line, Saliency)]
-    yield from _faults_of_epochs(header, epochs)
+    for epoch in epochs:
+        if (epoch.loss is None) != header.is_emulated:
+            found = "no loss" if epoch.loss is None else "a loss, but its workers waited and computed none"
+            yield f"epoch {epoch.epoch} has {found}"
+        if epoch.learning_rate is None:
+            yield f"epoch {epoch.epoch} has no learning rate"
     yield from _faults_of_results(header, results)
     for line in maps:
         yield from _faults_of_saliency(header, line, results)
@@ -342,15 +347,6 @@ def _faults_of_training(header: Header, lines: Sequence[RecordLine]) -> Iterator
             yield f"complete with {len(epochs)} epochs, {asked} were asked for"
         if not header.is_emulated and (not results or results[-1].epochs != asked):
             yield "complete without an evaluation after the last epoch"
-
-
-def _faults_of_epochs(header: Header, epochs: Sequence[Epoch]) -> Iterator[str]:
-    for epoch in epochs:
-        if (epoch.loss is None) != header.is_emulated:
-            found = "no loss" if epoch.loss is None else "a loss, but its workers waited and computed none"
-            yield f"epoch {epoch.epoch} has {found}"
-        if epoch.learning_rate is None:
-            yield f"epoch {epoch.epoch} has no learning rate"
 
 
 def _faults_of_results(header: Header, results: Sequence[Evaluation]) -> Iterator[str]:
