@@ -31,13 +31,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.arrays import Array
 from analysis.beside import hosts_floor_seconds
-from analysis.contrast import paired_logarithms
-from analysis.pairs import PAIR, paired_runs
+from analysis.contrast import PAIR, paired_logarithms, paired_runs
 from analysis.points import NO_BASELINE, NONE, baseline_rows
 from analysis.stats import NOT_NEGATIVE, Launches, add_bounded, bounds, launches_of, median_intervals, timed
-from analysis.study import COMPARED, ENDS, NAMES, NAN, POINT, Study, bounded
+from analysis.study import COMPARED, ENDS, NAMES, NAN, POINT, Array, Study, bounded
 from analysis.text import count, percent
 from unet_scaling.study.config import Framework, RunConfig
 from unet_scaling.study.record_lines import Header

@@ -14,6 +14,26 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.contrast import (
+    BASELINE,
+    MOST_EXAMPLES,
+    QUIET,
+    YES,
+    Check,
+    PointPair,
+    Sides,
+    first_points,
+    grouped,
+    in_both,
+    known_of_one,
+    names_of_pair,
+    no,
+    not_known,
+    point_name,
+    repeats_of,
+    withhold_claims,
+    yes,
+)
 from analysis.facts import (
     BATCHES,
     COMPUTING,
@@ -34,38 +54,18 @@ from analysis.facts import (
     values_of,
     version_facts,
 )
-from analysis.findings.asked import check_asked
 from analysis.iou import COUNTS
 from analysis.machines import (
     Checked,
     RunTable,
     are_on_one_machine,
     check_alone,
+    check_asked,
     check_baseline,
     check_clocks,
     check_first,
     check_order,
     subject_of,
-)
-from analysis.pairs import (
-    BASELINE,
-    MOST_EXAMPLES,
-    QUIET,
-    YES,
-    Check,
-    PointPair,
-    Sides,
-    first_points,
-    grouped,
-    in_both,
-    known_of_one,
-    names_of_pair,
-    no,
-    not_known,
-    point_name,
-    repeats_of,
-    withhold_claims,
-    yes,
 )
 from analysis.stats import FEWEST_REPEATS, kept_though_disturbed
 from analysis.study import COMPARED, NAN, NOT_RECORDED, POINT, Study

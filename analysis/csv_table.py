@@ -18,7 +18,6 @@ import numpy as np
 
 from analysis.older import EPOCHS_PER_HOUR
 from analysis.records import Columns, escape_unprintable, row_table, stacked_columns
-from analysis.score import Score
 from analysis.study import (
     EPOCH_COLUMNS,
     EVALUATION_COLUMNS,
@@ -26,6 +25,7 @@ from analysis.study import (
     SECONDS_PER_HOUR,
     Names,
     Run,
+    Score,
     Study,
     left_out_table,
     names_of,

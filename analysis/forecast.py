@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array
 from analysis.beside import (
     AVERAGE,
     Estimate,
@@ -18,7 +17,7 @@ from analysis.beside import (
 )
 from analysis.predict import Series, StepTime, all_series
 from analysis.stats import CONFIDENCE, median_intervals, share_interval, timed
-from analysis.study import FORECAST_COLUMNS, NAN, POINT, SERIES, Names, Study, bounded
+from analysis.study import FORECAST_COLUMNS, NAN, POINT, SERIES, Array, Names, Study, bounded
 from analysis.text import count, listed, number, number_with_interval, percent
 from unet_scaling.study.code_version import commit
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError

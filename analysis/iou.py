@@ -18,8 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array
-from analysis.pairs import KEY
+from analysis.contrast import KEY
 from analysis.stats import (
     ANY,
     FEWEST_REPEATS,
@@ -31,7 +30,7 @@ from analysis.stats import (
     launches_of,
     median_intervals,
 )
-from analysis.study import COMPARED, NAMES, NAN, POINT, Study, bounded
+from analysis.study import COMPARED, NAMES, NAN, POINT, Array, Study, bounded
 from analysis.text import bracketed, count
 from unet_scaling.study.config import Framework
 

@@ -36,7 +36,6 @@ from analysis.records import (
     stacked_columns,
     why_unusable,
 )
-from analysis.score import Score
 from analysis.scripts import beside_others, script_study, split_scripts
 from analysis.study import (
     ABSENT,
@@ -46,6 +45,7 @@ from analysis.study import (
     IS_READ,
     NAN,
     NOT_ASKED,
+    Score,
     Study,
     left_out_table,
     names_of,

@@ -1,20 +1,27 @@
-"""What played runs say: up to how many workers training keeps the IoU of 1 worker.
+"""What played runs say: up to how many workers training keeps the IoU of 1 worker, and the time to it.
 
 A played run trains exactly as so many workers (training.plays), on fewer, so both kinds of runs are judged
-alike: by the differences to 1 worker, paired by seed, and the study's margin, as in
-analysis/iou.py. A run that diverged counts: training that diverges for one seed does not
-keep the IoU.
+alike: by the differences to 1 worker, paired by seed, and the study's margin, as in iou.py. A run that
+diverged counts: training that diverges for one seed does not keep the IoU.
+
+Epochs to the target come from the IoU during training, of played and real runs alike; seconds of an epoch
+only from real runs: measured, or predicted. Options that decide what is learned, but not how fast
+(SPEED_NEUTRAL), may differ between both: a few epochs of real runs give the speed of a long training.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import takewhile
 from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
 
+from analysis.findings.answer import COST_TITLE, LEARN_FIRST, Answer, next_commands
+from analysis.findings.decide import Kind
+from analysis.findings.trust import Light, Tile, incomplete
 from analysis.iou import (
     MarginAnswer,
     MarginTest,
@@ -25,10 +32,20 @@ from analysis.iou import (
     reasons,
     seeds_of,
 )
-from analysis.plan import plan_table
-from analysis.study import NAMES, NAN, POINT, SERIES, Study, bounded
-from analysis.text import Row, count, listed, series_name
-from analysis.words import lines
+from analysis.options import OPERATIONAL, flat_options
+from analysis.points import target_of
+from analysis.predict import UNSEEN_LINK, Series, StepTime, all_series
+from analysis.stats import (
+    FEWEST_REPEATS,
+    NOT_NEGATIVE,
+    RECOMMENDED_REPEATS,
+    UNKNOWN_INTERVAL,
+    median_intervals,
+)
+from analysis.study import NAMES, NAN, POINT, SECONDS_PER_HOUR, SERIES, Study, bounded
+from analysis.text import Row, capitalised, count, listed, series_name
+from analysis.words import device_of, lines
+from unet_scaling.study.record_lines import Header
 
 RunKind = Literal["real", "played"]
 # From what a recommendation stops at to what it goes on with.
@@ -303,3 +320,208 @@ def played_quality(study: Study, summary: pd.DataFrame) -> PlayedQuality:
         diverged[key] = diverged.get(key, 0) + point.diverged
     plan = plan_table(study, summary, diverged)
     return PlayedQuality(study, played_table(study, points), plan, list(_agreement_notes(study, points)))
+
+
+PLAN_COLUMNS = [
+    *POINT, "target_iou", "runs", "runs_to_target",
+    *bounded("epochs_to_target", "seconds_per_epoch", "seconds_to_target", "worker_hours_to_target"),
+    "speed", "why",
+]  # fmt: skip
+ONLY_AT_THE_END = "known only after training: set training.evaluate_every to see when it is reached"
+NO_SPEED = "no real run of these data, model and batch gives the speed"
+SPEED_NEUTRAL = frozenset((
+    *OPERATIONAL, "data.split_seed", "training.epochs", "training.learning_rate", "training.rate_scaling",
+    "training.warmup_epochs", "training.schedule", "training.evaluate_every", "training.plays",
+))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KnownSpeed:
+    """Images per second at a number of workers, with the interval; `source`: measured, predicted or none."""
+
+    bounded: Sequence[float] = (NAN, NAN, NAN)
+    source: str = ""
+    why: str = NO_SPEED
+
+
+class RealSpeeds:
+    """The speeds that the real runs of a study give; `points` are those of `points.summarise`."""
+
+    def __init__(self, study: Study, points: pd.DataFrame) -> None:
+        self.keys: dict[tuple[str, ...], Hashable] = {}
+        for part in filter(None, (study, study.played)):
+            for row in part.runs.drop_duplicates(SERIES).to_dict("records"):
+                key = tuple(str(row[name]) for name in SERIES)
+                self.keys[key] = _speed_key(part.headers[row["run"]])
+        self.real = [tuple(map(str, key)) for key in study.runs[SERIES].drop_duplicates().to_numpy()]
+        known = points[points["images_per_second"].notna()].to_dict("records")
+        self.measured = {tuple(row[name] for name in POINT): row for row in known}
+        self.series = {each.key: each for each in all_series(study) if not each.why_unpredictable}
+        self.fitted: dict[tuple[str, ...], StepTime] = {}
+
+    def at(self, series: tuple[str, ...], workers: int) -> KnownSpeed:
+        """Return the speed of a series (options, framework, knobs), or of one as fast, at so many workers."""
+        alike = sorted(
+            (key for key in self.real if self.keys[key] == self.keys.get(series)),
+            key=lambda key: key != series,
+        )
+        for key in alike:
+            row = self.measured.get((*key, workers))
+            if row is not None:
+                return KnownSpeed([row[name] for name in bounded("images_per_second")], "measured", "")
+        for key in alike:
+            if key in self.series:
+                return self._predicted(self.series[key], workers)
+        return KnownSpeed()
+
+    def _predicted(self, series: Series, workers: int) -> KnownSpeed:
+        if series.key not in self.fitted:
+            self.fitted[series.key] = series.fit()
+        forecast = self.fitted[series.key].at(series.counts.at(workers), series.work)
+        within_one_node = bool((series.counts.nodes == 1).all())
+        unseen = f"{UNSEEN_LINK}: it holds within one node only" if within_one_node else ""
+        return KnownSpeed(forecast.throughputs, "predicted", unseen)
+
+
+def _speed_key(header: Header) -> Hashable:
+    """Return what decides the speed of a run besides its workers."""
+    config = header.config
+    options = {key: value for key, value in flat_options(config).items() if key not in SPEED_NEUTRAL}
+    return config.framework, header.manifest_sha256, header.train_images, tuple(options.items())
+
+
+def plan_table(
+    study: Study, points: pd.DataFrame, diverged: Mapping[tuple[object, ...], int]
+) -> pd.DataFrame:
+    """Return one row per number of workers of every series that has played runs: PLAN_COLUMNS.
+
+    `points` are those of `points.summarise`, `diverged` the runs of each point that diverged. Medians over
+    runs with intervals. The bounds of a product of epochs and seconds are the products of their bounds: it
+    holds at least as often as both together do.
+    """
+    if study.played is None:
+        return pd.DataFrame(columns=PLAN_COLUMNS)
+    parts = [
+        part.evaluations[["run", "epochs", "iou"]]
+        .merge(part.runs[[*POINT, "run", "images_per_epoch"]], on="run")
+        .assign(played=part is study.played)
+        for part in (study, study.played)
+        if len(part.runs)
+    ]
+    if not parts:
+        return pd.DataFrame(columns=PLAN_COLUMNS)
+    evaluated = pd.concat(parts, ignore_index=True)
+    speeds = RealSpeeds(study, points)
+    rows = []
+    for key, of_series in evaluated.groupby(SERIES, sort=False):
+        series = tuple(map(str, key))
+        for number, of in of_series.groupby("workers") if of_series["played"].any() else ():
+            workers = int(str(number))
+            point = (*series, workers)
+            rows.append((*point, *_cells(study, of, speeds.at(series, workers), diverged.get(point, 0))))
+    return pd.DataFrame(rows, columns=PLAN_COLUMNS)
+
+
+def _cells(study: Study, evaluated: pd.DataFrame, speed: KnownSpeed, diverged: int) -> tuple[object, ...]:
+    """Return the columns of a point behind its key."""
+    first = evaluated.iloc[0]
+    target = target_of(study, str(first["options"]))
+    runs, reached, epochs = _epochs_to(target.iou, evaluated, diverged)
+    images = float(evaluated["images_per_epoch"].median())
+    per_second, low, high = speed.bounded
+    seconds = [images / each for each in (per_second, high, low)]
+    totals = [each * of_one for each, of_one in zip(epochs, seconds, strict=True)]
+    hours = [int(first["workers"]) * total / SECONDS_PER_HOUR for total in totals]
+    title = study.score.title
+    no_target = f"no {title} to reach: {target.source}" if math.isnan(target.iou) else ""
+    is_single = bool((evaluated.groupby("run").size() <= 1).any())
+    lacking = (no_target, f"{title} {ONLY_AT_THE_END}" if is_single else "", speed.why)
+    why = "; ".join(filter(None, lacking))
+    return target.iou, runs, reached, *epochs, *seconds, *totals, *hours, speed.source, why
+
+
+def _epochs_to(target: float, evaluated: pd.DataFrame, diverged: int) -> tuple[int, int, list[float]]:
+    """Return the runs of a point, how many reach the target, and the median epochs to it with its interval.
+
+    A diverged run never reaches it. The median is unknown where a run that stopped before may have been
+    faster, its interval as soon as one run does not reach the target.
+    """
+    trained = evaluated.groupby("run")["epochs"].max().astype(float)
+    needed = evaluated[evaluated["iou"] >= target].groupby("run")["epochs"].min().reindex(trained.index)
+    if not math.isnan(target):
+        needed = needed.fillna(math.inf)
+    epochs = np.append(needed.to_numpy(float), np.full(diverged, math.inf))
+    ended = np.append(trained.to_numpy(), np.full(diverged, math.inf))
+    reached = int(np.isfinite(epochs).sum())
+    median = float(np.median(epochs))
+    if not (math.isfinite(median) and (ended[np.isinf(epochs)] >= median).all()):
+        median = NAN
+    interval = median_intervals([epochs], NOT_NEGATIVE)[0] if reached == len(epochs) else UNKNOWN_INTERVAL
+    return len(epochs), reached, [median, *interval]
+
+
+def with_played(answers: Sequence[Answer], quality: PlayedQuality) -> list[Answer]:
+    """Return the answers, each with the finding of the played runs of its options; then answers of others.
+
+    The latter come in the order of how many workers keep the IoU, the most first, and of the IoU there.
+    """
+    found = kept_farthest_first(quality.kept)
+    joined = [
+        _with_clause(answer, quality, found[answer.options]) if answer.options in found else answer
+        for answer in answers
+    ]
+    known = {answer.options for answer in answers}
+    return [*joined, *(_answer(quality, kept) for options, kept in found.items() if options not in known)]
+
+
+def _with_clause(answer: Answer, quality: PlayedQuality, kept: Sequence[KeptIou]) -> Answer:
+    """Return the answer of real runs with how far played and real runs keep the IoU in its headline."""
+    kinds = f"{kinds_of(kept)} runs (played: trained as so many workers, on fewer)"
+    clause = f"by {kinds} {quality.sentences[answer.options]}"
+    return replace(answer, headline=f"{answer.headline}; {clause}")
+
+
+def _answer(quality: PlayedQuality, kept: Sequence[KeptIou]) -> Answer:
+    """Return the answer of options that only played runs have; of several series the one that keeps least."""
+    study = quality.study
+    first = min(kept, key=lambda each: each.workers)
+    point = (first.options, first.framework, first.knobs, first.workers)
+    rows = quality.plan.to_dict("records")
+    row = next((row for row in rows if tuple(row[name] for name in POINT) == point), None)
+    said = partial(lines, "played", study=study, kept=first, row=row, device=device_of(study))
+    has_time = row is not None and not math.isnan(row["seconds_to_target"])
+    tiles = (
+        Tile("Speed", "not measured", "played: the seconds are of no real number of workers", "unknown"),
+        _tile(study.score.heading, said(said="iou"), _iou_light(first)),
+        _tile(COST_TITLE, said(said="cost"), "none" if has_time else "unknown"),
+        _trust_tile(kept),
+    )
+    line = f"{capitalised(quality.sentences[first.options])}; {kinds_of(kept)}, so without speed"
+    kind: Kind = "played" if first.is_decided else "undecided"
+    more = max(1, RECOMMENDED_REPEATS - first.baseline_seeds)
+    is_incomplete = any(incomplete(study, first.options))
+    plan = next_commands(study, more)
+    steps = said(said="next", plan=plan, is_incomplete=is_incomplete, LEARN_FIRST=LEARN_FIRST)
+    return Answer(first.options, kind, line, tiles, tuple(steps))
+
+
+def _tile(title: str, said: Sequence[str], light: Light) -> Tile:
+    value, detail, *reasons = said
+    return Tile(title, value, detail, light, tuple(reasons))
+
+
+def _iou_light(kept: KeptIou) -> Light:
+    if kept.not_learned or (kept.is_decided and not kept.shown):
+        return "bad"
+    if not kept.is_decided:
+        return "caution" if kept.counts else "unknown"
+    return "caution" if kept.beyond else "good"
+
+
+def _trust_tile(kept: Sequence[KeptIou]) -> Tile:
+    counts = [row for each in kept for row in each.counts if row["verdict"] != "diverges"]
+    seeds = min((int(row["pairs"]) for row in counts), default=0)
+    light: Light = "good" if seeds >= RECOMMENDED_REPEATS else "caution" if seeds >= FEWEST_REPEATS else "bad"
+    needed = f"{FEWEST_REPEATS} are needed, {RECOMMENDED_REPEATS} recommended"
+    detail = f"{count(seeds, 'seed')} in common with 1 worker at the point with the fewest: {needed}"
+    return Tile("Trust", count(seeds, "seed"), detail, light)

@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.arrays import Array, Integers
 from analysis.stats import (
     CONFIDENCE,
     FEWEST_REPEATS,
@@ -27,7 +26,7 @@ from analysis.stats import (
     launches_of,
     timed,
 )
-from analysis.study import GPU_COLUMNS, NAN, POINT, SECONDS_PER_HOUR, SERIES, Study
+from analysis.study import GPU_COLUMNS, NAN, POINT, SECONDS_PER_HOUR, SERIES, Array, Integers, Study
 
 NO_BASELINE = "speed-up: no run on 1 worker"
 # Of a point without a baseline: no row has this number.

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.score import BUILT_IN_SCORE
 from analysis.study import (
     BUDGET_COLUMNS,
+    BUILT_IN_SCORE,
     EPOCH_COLUMNS,
     EVALUATION_COLUMNS,
     GPU_COLUMNS,

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 from scipy import special  # type: ignore[import-untyped]
 
-from analysis.arrays import Array
 from analysis.findings.answer import COST_TITLE, Answer
 from analysis.findings.trust import Tile
 from analysis.points import summarise
@@ -28,7 +27,7 @@ from analysis.stats import (
     median_intervals,
     share_interval,
 )
-from analysis.study import NAN, POINT, Explained, Study, bounded
+from analysis.study import NAN, POINT, Array, Explained, Study, bounded
 from analysis.text import bracketed, count, first_of, labelled, listed, percent
 from unet_scaling.study.record_lines import Header
 from unet_scaling.study.saliency import Faithfulness, Saliency, SaliencyPhases, SaliencyScore

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 # Not scipy.stats: to import it takes longer than a small report does.
 from scipy import special  # type: ignore[import-untyped]
 
-from analysis.arrays import Array, Integers
-from analysis.study import NAN, POINT, Study
+from analysis.study import NAN, POINT, Array, Integers, Study
 from unet_scaling.study.repeats import FIXED_SIGNIFICANCE
 
 # The range of 2 launches holds the median in half of all cases: no interval worth the name.

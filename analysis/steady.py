@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 from scipy import special  # type: ignore[import-untyped]
 
-from analysis.arrays import Array, Integers
 from analysis.stats import RESAMPLING_SEED, epoch_blocks, launches_of, timed
-from analysis.study import NAMES, NAN, POINT, Study
+from analysis.study import NAMES, NAN, POINT, Array, Integers, Study
 from analysis.text import Row, count
 
 # By permutation, 7 blocks reach 0.1 % in perfect order only; of 8, two neighbours may be swapped.

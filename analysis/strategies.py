@@ -17,13 +17,13 @@ from analysis.contrast import (
     NOT_ENOUGH,
     SUGGESTS,
     WITHHELD,
+    PointPair,
     other_causes,
     paired_ratios,
     speed_facts,
 )
 from analysis.iou import PointSeeds, judged_points, seeds_of
 from analysis.options import label
-from analysis.pairs import PointPair
 from analysis.stats import RECOMMENDED_REPEATS, counts_for_speed
 from analysis.study import NAN, POINT, Study, bounded
 from analysis.text import Row

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array
 from analysis.checks import fairness_checks
 from analysis.contrast import FASTER, SUGGESTED, compare, withhold
 from analysis.findings.decide import recommend
@@ -30,7 +29,7 @@ from analysis.iou import iou_between_frameworks, iou_table
 from analysis.points import cost_table, summarise
 from analysis.stats import repeats_needed
 from analysis.steady import outlying_launches, run_steadiness
-from analysis.study import Study
+from analysis.study import Array, Study
 from slurm.study_folder import in_launch_order
 from tests.simulated import study_of
 from unet_scaling.study.config import FRAMEWORKS, StudyConfig

@@ -31,11 +31,11 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.arrays import Array
+from analysis.contrast import NO
 from analysis.load import load_study
-from analysis.pairs import NO
 from analysis.report.assemble import make_report
 from analysis.stats import share_interval
+from analysis.study import Array
 from slurm.study_folder import in_launch_order
 from tests.records import digest, make_header, make_result, make_workers
 from tests.studies import make_run

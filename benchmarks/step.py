@@ -33,7 +33,7 @@ import torch
 from scipy import stats  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
-from analysis.arrays import Array
+from analysis.study import Array
 from benchmarks.reference_mode import ReferenceImages, ReferenceTraining, epoch_batches
 from unet_scaling.data.batches import ImageBatch, to_device
 from unet_scaling.data.checking import check_folder

@@ -23,7 +23,7 @@ from analysis.older import epoch_work, load_reference
 from analysis.report.assemble import Report, make_report
 from analysis.report.columns import TABLES, table_files
 from analysis.report.exports import export_files, summary_json
-from analysis.report.files import FigureFiles
+from analysis.report.program import FigureFiles
 from analysis.study import Study
 from unet_scaling.study.options import Criteria
 

@@ -11,9 +11,8 @@ from torch import nn
 from analysis.figures.catalogue import FIGURES
 from analysis.load import load_study
 from analysis.report.assemble import make_report
-from analysis.report.exports import latex_escaped, summary_latex
-from analysis.report.files import inputs_of
-from analysis.report.markdown import summary_markdown
+from analysis.report.exports import latex_escaped, summary_latex, summary_markdown
+from analysis.report.program import inputs_of
 from slurm.preflight import check_inputs
 from tests.records import write_run
 from tests.studies import make_point

@@ -20,7 +20,7 @@ from analysis.figures.svg import SVG
 from analysis.load import load_study
 from analysis.older import load_reference
 from analysis.report.assemble import make_report
-from analysis.report.files import write_report
+from analysis.report.program import write_report
 from analysis.study import LeftOut, left_out_table
 from tests.honest import Honest, write_honest
 from tests.page_checks import (

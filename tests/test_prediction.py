@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from analysis.__main__ import main
-from analysis.arrays import Array
 from analysis.predict import Counts, fit_step_time, step_matrix
+from analysis.study import Array
 from tests.records import make_workers, write_run
 from tests.reports import report_of
 from unet_scaling.study.config import Framework

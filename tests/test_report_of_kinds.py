@@ -15,7 +15,7 @@ from analysis.figures.catalogue import FIGURES
 from analysis.report.column_lists import taken_names
 from analysis.report.columns import TABLES
 from analysis.report.tables import COMPARE_LINES
-from analysis.score import TAKEN_NAMES_FILE, Score
+from analysis.study import TAKEN_NAMES_FILE, Score
 from tests.attacks import in_epochs
 from tests.evidence import evidence
 from tests.honest import Honest, write_honest

@@ -14,7 +14,6 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array
 from analysis.compare.sides import (
     OPTION,
     ComparedFact,
@@ -30,8 +29,6 @@ from analysis.compare.sides import (
 )
 from analysis.contrast import NO_DIFFERENCE, NOT_ENOUGH, WITHHELD
 from analysis.iou import learning_of, seeds_of
-from analysis.restriction import after
-from analysis.score import Score
 from analysis.stats import (
     ANY,
     FEWEST_REPEATS,
@@ -46,9 +43,9 @@ from analysis.stats import (
     median_intervals,
     timed,
 )
-from analysis.study import NAMES, NAN
+from analysis.study import NAMES, NAN, Array, Score
 from analysis.text import count, first_of, series_name
-from analysis.words import lines
+from analysis.words import after, lines
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
 A_FASTER = "A faster"

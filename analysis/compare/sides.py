@@ -14,15 +14,13 @@ from typing import Literal
 
 from analysis.checks import disturbed_notes
 from analysis.facts import FACTS, FactGroup, setting_facts, values_of, version_facts
-from analysis.findings.asked import asked_at
 from analysis.iou import COUNTS
 from analysis.load import FINAL_FATES, load_study
-from analysis.machines import Clash, by_run, clashes_of, clocks_differ, start_seconds, with_clocks
+from analysis.machines import Clash, asked_at, by_run, clashes_of, clocks_differ, start_seconds, with_clocks
 from analysis.older import load_reference
 from analysis.options import OPERATIONAL, flat_options, labels, shown
-from analysis.score import Score
 from analysis.stats import kept_though_disturbed
-from analysis.study import NOT_RECORDED, POINT, Study
+from analysis.study import NOT_RECORDED, POINT, Score, Study
 from analysis.text import clean, count, first_of
 from unet_scaling.study.command_line import CALLED
 from unet_scaling.study.config import ALL_FRAMEWORKS, Framework

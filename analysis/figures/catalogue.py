@@ -12,12 +12,11 @@ from analysis.figures.frame import MOST_OPTIONS, Chart, Inputs, drawn_series
 from analysis.figures.kinds import OPEN_STEP_PX, CostChart, Curve, Forest, Line, Prediction, ShareCurve, Stack
 from analysis.played import kept_farthest_first, kept_ious
 from analysis.points import iou_curves
-from analysis.restriction import with_restriction
-from analysis.score import Score
 from analysis.stats import FEWEST_REPEATS, coverage
 from analysis.strategies import CLAIMS
-from analysis.study import COMPARED, ENDS, NAMES, POINT, SECONDS_PER_HOUR, bounded
+from analysis.study import COMPARED, ENDS, NAMES, POINT, SECONDS_PER_HOUR, Score, bounded
 from analysis.text import Row, capitalised, chart_number, chart_percent, count, series_name
+from analysis.words import with_restriction
 from unet_scaling.study.texts import score_title
 
 # More rows are nobody's first look; all are in comparison.csv, or compare.csv.

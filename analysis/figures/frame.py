@@ -21,7 +21,6 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from scipy import optimize  # type: ignore[import-untyped]
 
-from analysis.arrays import Array
 from analysis.budget import NO_OVERHEAD, Overhead
 from analysis.figures.style import (
     LINE_STYLES,
@@ -36,7 +35,7 @@ from analysis.figures.style import (
 )
 from analysis.forecast import SCORED_COLUMNS
 from analysis.saliency import SaliencyFindings
-from analysis.study import NAN, POINT, SERIES, Study, bounded
+from analysis.study import NAN, POINT, SERIES, Array, Study, bounded
 from analysis.text import Row, chart_interval, chart_number, chart_percent, clean, count, printable
 
 # More panels and marks than these can no longer be told apart on a page, nor more knobs by their line style.

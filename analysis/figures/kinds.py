@@ -12,7 +12,6 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Transform, offset_copy
 
-from analysis.arrays import Array
 from analysis.figures.frame import (
     MOST_SINGLE_RUNS,
     PLOT_HEIGHT_PX,
@@ -33,7 +32,7 @@ from analysis.figures.frame import (
     write,
 )
 from analysis.figures.style import DASHED, DOTTED, PALETTE, SERIES_STYLES, Colour, shortened, text_width
-from analysis.study import NAN, SECONDS_PER_HOUR, Names, bounded
+from analysis.study import NAN, SECONDS_PER_HOUR, Array, Names, bounded
 from analysis.text import Row, chart_number, chart_percent, first_of, unit_of
 
 # Labels at the ends of lines have so much room in every panel, so that axes side by side are of one width.

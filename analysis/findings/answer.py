@@ -1,17 +1,19 @@
-"""The answer of a study: for each set of options a headline, four tiles, and what to do next.
+"""The answer of a study: for each set of options a headline, four tiles, verdicts, and what to do next.
 
 Nothing is decided here but lights: decide.py has the decisions, and analysis/templates the words.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
 from typing import get_args
 
 import pandas as pd
 
-from analysis.contrast import SUGGESTED
-from analysis.findings.commands import next_commands
+from analysis.contrast import NO, NOT_ENOUGH, PAIR, SUGGESTED, Check, PointPair, medians_disagree, pair_of
 from analysis.findings.decide import (
     MOST_EFFICIENCY,
     Candidate,
@@ -23,12 +25,13 @@ from analysis.findings.decide import (
 from analysis.findings.precision import more_repeats, repeats_for_intervals
 from analysis.findings.trust import Light, Tile, Trust, incomplete
 from analysis.options import is_knob
-from analysis.pairs import NO, Check
-from analysis.restriction import after
-from analysis.study import NOT_PROVEN_EQUAL, Study
+from analysis.stats import RECOMMENDED_REPEATS
+from analysis.study import COMPARED, NAMES, NOT_PROVEN_EQUAL, Study
 from analysis.text import Row, capitalised, count
-from analysis.words import device_of, lines
-from unet_scaling.study.command_line import LAUNCH_HINT
+from analysis.words import after, device_of, lines
+from unet_scaling.study.command_line import CALLED, LAUNCH_HINT
+from unet_scaling.study.config import PROJECT, Framework
+from unet_scaling.study.disturbance import MOST_DISTURBED
 
 COST_TITLE = "Time and cost"
 # Where 1 worker scores no more than a constant prediction.
@@ -248,3 +251,159 @@ def script_answers(study: Study, points: pd.DataFrame) -> list[Answer]:
         trust = Tile("Trust", NOT_PROVEN_EQUAL, trusted, "caution")
         answers.append(Answer(str(options), "script", headline, (speed, *unknown, trust), (step,)))
     return answers
+
+
+_SERIES = ["framework", "options", "native_knobs", "knobs"]
+LEAVING = "leaving Horovod"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A sentence about the runs that have these options; `knobs` name the two compared series.
+
+    `outcome` is that of the comparison behind it, "" where there is none.
+    """
+
+    options: str
+    knobs: str
+    sentence: str
+    outcome: str = ""
+    pair: PointPair | None = None
+
+    def __str__(self) -> str:
+        compared = "; ".join(part for part in (self.options, self.knobs) if part)
+        return f"[{compared}] {self.sentence}" if compared else self.sentence
+
+
+def verdicts(study: Study, comparisons: pd.DataFrame) -> Iterator[Verdict]:
+    """Yield one verdict for each set of options, and for each pair of knob settings within it.
+
+    It is about the largest worker count that both have, the last of `pair`; `comparisons` (see contrast.py)
+    has them all. On further frameworks `wrapper_verdicts` has the verdicts.
+    """
+    series = PAIR[:-1]
+    largest = comparisons.sort_values("workers", kind="stable").groupby(series, sort=False).tail(1)
+    decided = {tuple(row[name] for name in series): row for row in largest.to_dict("records")}
+    for label, runs in study.runs.groupby("options", sort=False):
+        options = str(label)
+        native, horovod = (runs.loc[runs["framework"] == name, "knobs"].unique() for name in COMPARED)
+        if not len(horovod) and study.wrappers:
+            continue
+        if not (len(native) and len(horovod)) and set(COMPARED) <= study.names.keys():
+            yield Verdict(options, "", _unmatched(study, runs, COMPARED[bool(len(native))]))
+        for knobs in product(native, horovod):
+            compared = " against ".join(knob for knob in knobs if knob)
+            yield _of_series(study, decided.get((options, *knobs)), options, compared)
+
+
+def _of_series(study: Study, row: Row | None, options: str, compared: str) -> Verdict:
+    if row is None:
+        return Verdict(options, compared, "no verdict: the frameworks have no worker count in common")
+    disagree = row["outcome"] != NOT_ENOUGH and medians_disagree(row)
+    sentence = _said(study, row=row, disagree=disagree)
+    return Verdict(options, compared, sentence, str(row["outcome"]), pair_of([row[name] for name in PAIR]))
+
+
+def _said(study: Study, **values: object) -> str:
+    (sentence,) = lines("verdict", study=study, **values)
+    return sentence
+
+
+def _unmatched(study: Study, runs: pd.DataFrame, missing: Framework) -> str:
+    """Return why these runs of equal options have no usable run of the other framework to compare with.
+
+    Where that framework has runs of other options, the options in which those nearest to these differ are
+    named with both values.
+    """
+    others = study.runs[study.runs["framework"] == missing]
+    axes = [axis for axis in study.axes if not is_knob(axis)]
+    here = runs.iloc[0]
+    differing = [
+        [(axis, here[axis], other[axis]) for axis in axes if other[axis] != here[axis]]
+        for other in others[axes].drop_duplicates().to_dict("records")
+    ]
+    left_out = study.left_out[study.left_out["framework"] == missing].to_dict("records")
+    nearest = min(differing, key=len) if axes and differing else []
+    return _said(study, row=None, missing=study.names[missing], nearest=nearest, left_out=left_out)
+
+
+def wrapper_verdicts(study: Study, table: pd.DataFrame) -> Iterator[Verdict]:
+    """Yield one verdict for each series compared with native DDP, at the most workers with enough repeats.
+
+    `table` is `contrast.each_against_native`; without rows there is none.
+    """
+    decided = table[table["outcome"] != NOT_ENOUGH].sort_values("workers", kind="stable")
+    for row in decided.groupby(_SERIES, sort=False).tail(1).to_dict("records"):
+        name = LEAVING if row["framework"] == COMPARED[1] else NAMES[row["framework"]]
+        knobs = "; ".join(filter(None, (name, row["native_knobs"], row["knobs"])))
+        (sentence,) = lines("wrapper", row=row, score=study.score)
+        yield Verdict(row["options"], knobs, sentence, row["outcome"])
+
+
+NO_CLUSTER_FILE = "YOUR_CLUSTER.toml"
+# Of what a training that diverged is tried with next, to the rate that it had.
+LOWER_RATE = 0.1
+
+
+def next_commands(study: Study, more: int = 1) -> dict[str, str]:
+    """Return the ways on from the runs that a report has read; none of logs without headers.
+
+    `undisturbed` names the runs that have had all launches that are made unasked; `grown` does without
+    --more-repeats where runs diverged, as it asks for a complete study. `for_quality` is no command.
+    """
+    headers = study.subject.headers.values()
+    if not headers:
+        return {}
+    runs, asked = study.subject.runs, study.asked
+    command, again = _launch(study), _launch(study, is_new=True)
+    disturbed = set(runs.loc[runs["disturbed"] != "", "run"])
+    often = set() if asked is None else set(asked.loc[asked["replaced"] >= MOST_DISTURBED, "run"])
+    forced = shlex.join(f"--force={run}" for run in sorted(disturbed & often))
+    lost = "diverged" in set(study.all_left_out["state"])
+    total = (runs if asked is None else asked)["repeat"].max() + more
+    few = f" --set repeats={RECOMMENDED_REPEATS}" if runs["repeat"].max() < RECOMMENDED_REPEATS else ""
+    trained = [header.config.training for header in headers]
+    rate = LOWER_RATE * min(each.learning_rate for each in trained)
+    tries = [] if len({each.rate_scaling for each in trained}) > 1 else ["training.rate_scaling"]
+    tries += [] if any(each.warmup_epochs for each in trained) else ["training.warmup_epochs"]
+    workers = ",".join(map(str, sorted({1, *runs["workers"]})))
+    return {
+        "command": command,
+        "again": f"{again}{few}",
+        "slower_rate": f"{again} --set training.learning_rate={rate:g}",
+        "undisturbed": f"{command} --repeat-disturbed {forced}",
+        "grown": f"{command} --set repeats={total}" if lost else f"{command} --more-repeats {more}",
+        "for_quality": " or ".join(filter(None, (", ".join(tries), "more training.epochs"))),
+        "with_one": f"{command} --set 'workers=[{workers}]'",
+    }
+
+
+def _launch(study: Study, *, is_new: bool = False) -> str:
+    file = study_file_name(study)
+    own = file.removesuffix(".toml")
+    folder = (study.folder or PROJECT / "logs" / own).resolve()
+    copy = _from_here((study.output or folder / "report") / file)
+    words = [CALLED, "submit", copy, "--cluster", NO_CLUSTER_FILE]
+    if not is_of_slurm(study):
+        words = [CALLED, "run", copy]
+    if folder.parent != PROJECT / "logs":
+        words += ["--logs", _from_here(folder.parent)]
+    if is_new or folder.name != own:
+        words += ["--name", f"{folder.name}_again" if is_new else folder.name]
+    return shlex.join(words)
+
+
+def _from_here(path: Path) -> str:
+    """Return a path that leads there from where the user stands."""
+    path, here = path.resolve(), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def study_file_name(study: Study) -> str:
+    """Return the name of the study's file, from which the study has its name."""
+    return f"{next(header.config.study for header in study.subject.headers.values())}.toml"
+
+
+def is_of_slurm(study: Study) -> bool:
+    """Return whether jobs of Slurm trained these runs."""
+    return any("SLURM_JOB_ID" in header.job for header in study.subject.headers.values())

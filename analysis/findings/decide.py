@@ -18,8 +18,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from analysis.contrast import FASTER, OTHERS_TOOK, SUGGESTED, TABLE_SAYS_NO
-from analysis.pairs import QUIET
+from analysis.contrast import FASTER, OTHERS_TOOK, QUIET, SUGGESTED, TABLE_SAYS_NO
 from analysis.stats import FEWEST_REPEATS
 from analysis.study import COMPARED, POINT, Study
 from analysis.text import Row
@@ -34,7 +33,7 @@ Criterion = Literal[
 # scale: train on more workers; stay: on 1; undecided: evidence is missing, or other programs disturbed it;
 # speed: of emulated runs, or of a table without a score, which are fast enough and have no IoU;
 # unfair: the frameworks, or 1 worker and more, were not treated alike; played: of played runs, which have an
-# IoU and no speed (analysis/played_answer.py); script: of a script, which nothing is compared with;
+# IoU and no speed (analysis/played.py); script: of a script, which nothing is compared with;
 # maps: of runs that tell of saliency maps only (analysis/saliency.py).
 Kind = Literal["scale", "stay", "speed", "undecided", "unfair", "played", "script", "maps"]
 # N workers cannot do more than N times the work of one; what is below 1.005 is shown as 1.00.

@@ -16,10 +16,18 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
-from analysis.contrast import compare, of_compared_pair
+from analysis.contrast import (
+    KEY,
+    PAIR,
+    PointPair,
+    compare,
+    of_compared_pair,
+    pair_of,
+    paired_runs,
+    point_name,
+)
 from analysis.findings.decide import CandidateSet
 from analysis.load import load_study
-from analysis.pairs import KEY, PAIR, PointPair, pair_of, paired_runs, point_name
 from analysis.stats import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import POINT, Study
 from analysis.text import count

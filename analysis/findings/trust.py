@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import pandas as pd
 
-from analysis.pairs import NO, NOT_KNOWN, QUIET, YES, Check, PointPair
+from analysis.contrast import NO, NOT_KNOWN, QUIET, YES, Check, PointPair
 from analysis.stats import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.steady import run_steadiness
 from analysis.study import Study

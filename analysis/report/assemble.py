@@ -8,30 +8,34 @@ import pandas as pd
 
 from analysis.budget import Overhead, budget_notes, budget_table, difference_table, network_table
 from analysis.checks import disturbed_notes, fairness_checks, fairness_table
-from analysis.contrast import compare, each_against_native, of_compared_pair, withhold
+from analysis.contrast import BASELINE, NO, Check, compare, each_against_native, of_compared_pair, withhold
 from analysis.diagnosis import Diagnosis, diagnose, main_causes, slower_arm
-from analysis.findings.answer import Answer, answers_of, as_restricted, compared_options, script_answers
+from analysis.findings.answer import (
+    Answer,
+    Verdict,
+    answers_of,
+    as_restricted,
+    compared_options,
+    script_answers,
+    verdicts,
+    wrapper_verdicts,
+)
 from analysis.findings.decide import Recommendation, recommend
 from analysis.findings.precision import width_notes
 from analysis.findings.trust import Trust
-from analysis.findings.verdict import Verdict, verdicts, wrapper_verdicts
 from analysis.forecast import score_table
 from analysis.iou import iou_between_frameworks, iou_table, task_scores
 from analysis.machines import ONE_WORKER, check_one_worker
-from analysis.pairs import BASELINE, NO, Check
-from analysis.played import PlayedQuality, played_quality
-from analysis.played_answer import with_played
+from analysis.played import PlayedQuality, played_quality, with_played
 from analysis.points import cost_table, gpu_table, interval_notes, summarise, target_of, unequal_work
-from analysis.predict import Extrapolation, extrapolate
+from analysis.predict import Extrapolation, extrapolate, request_sentences, request_table
 from analysis.processes import parallel_map
-from analysis.request import request_sentences, request_table
-from analysis.restriction import after, restriction_notes
 from analysis.saliency import SaliencyFindings, maps_answer, saliency_findings
-from analysis.seen import SeenRow, seen_rows
 from analysis.steady import outlier_notes, steadiness_notes
 from analysis.strategies import strategy_axes, strategy_sentence, strategy_table
 from analysis.study import COMPARED, Study
 from analysis.text import labelled, series_name
+from analysis.words import after, restriction_notes
 
 # From here on, starting processes takes less time than they save.
 MANY_RUNS = 500
@@ -76,11 +80,6 @@ class Report:
         if not self.study.kind.compares:
             return []
         return list(request_sentences(self.study, self.request, self.played.plan))
-
-    @cached_property
-    def seen(self) -> list[SeenRow]:
-        """Return pictures of what the network predicts on 1 worker and on the most."""
-        return seen_rows(self.study)
 
     @cached_property
     def strategies(self) -> pd.DataFrame:

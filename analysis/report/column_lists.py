@@ -10,7 +10,7 @@ from pathlib import PurePath
 from analysis.figures.catalogue import FIGURES
 from analysis.report.columns import TABLES
 from analysis.report.tables import COMPARE_LINES
-from analysis.score import BUILT_IN_COLUMNS, BUILT_IN_SCORE, SCORE_ENDINGS, TAKEN_NAMES_FILE
+from analysis.study import BUILT_IN_COLUMNS, BUILT_IN_SCORE, SCORE_ENDINGS, TAKEN_NAMES_FILE
 from unet_scaling.study.config import PROJECT
 
 PAGE = PROJECT / "docs" / "columns.md"

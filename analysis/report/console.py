@@ -11,7 +11,7 @@ from rich.table import Table
 from analysis.findings.decide import Kind
 from analysis.report.assemble import Report
 from analysis.report.exports import played_short_columns, speed_columns
-from analysis.report.sections import which_framework
+from analysis.report.html import which_framework
 from analysis.report.tables import Column, number_column
 from analysis.study import COMPARED, Study
 from analysis.text import clean, labelled

@@ -1,25 +1,147 @@
-"""Read a study, write its report and print it: what the command line asks for, once it is understood."""
+"""Read a study, draw its figures, write its report and print it: what the command line asks for."""
 
 import argparse
 import gc
 import time
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 from analysis.csv_table import load_csv
+from analysis.figures.catalogue import FIGURES
+from analysis.figures.frame import Inputs
+from analysis.figures.svg import DrawnFigure, picture
 from analysis.findings.precision import decide
 from analysis.load import load_study
 from analysis.older import arm_names, epoch_work, load_reference
-from analysis.report.assemble import make_report
+from analysis.processes import parallel_map
+from analysis.report.assemble import Report, make_report
+from analysis.report.columns import TABLES, table_files
 from analysis.report.console import print_left_out, print_report, report_console
-from analysis.report.files import PAGE_NAME, write_report
+from analysis.report.exports import export_files, summary_markdown
+from analysis.report.html import MAIN, report_page
+from analysis.report.provenance import study_file
 from analysis.study import Study, names_of
+from analysis.text import clean, resolved
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
+from unet_scaling.study.files import READABLE, write_atomically
 from unet_scaling.study.record import RECORD_NAME
 from unet_scaling.study.repeats import REPEATS_NAME
 from unet_scaling.study.run_state import run_state
 from unet_scaling.study.study_file import STUDY_NAME, list_run_folders, recorded_study
 from unet_scaling.study.texts import count
+
+PAGE_NAME = "report.html"
+# Of figures and tables on what a training gives.
+LEARNED_SECTIONS = ("iou", "loss", "cost")
+
+
+@dataclass(frozen=True)
+class FigureFiles:
+    """The figures of a report by name: the section of each, those drawn, and those that are not."""
+
+    sections: Mapping[str, str] = field(default_factory=dict)
+    drawn: Mapping[str, DrawnFigure] = field(default_factory=dict)
+    missing: Sequence[str] = ()
+
+    def in_section(self, anchor: str) -> list[DrawnFigure]:
+        """Return the figures of a section of the page."""
+        here = [name for name, section in self.sections.items() if section == anchor]
+        return [self.drawn[name] for name in here if name in self.drawn]
+
+
+def write_report(report: Report, folder: Path) -> list[Path]:
+    """Write the report's files; the same study, in the same place, always gives the same bytes.
+
+    The page comes last, so that what it names is there. Tables and figures of an earlier report that this
+    one does not have are removed: they would be taken for its own. Raises OSError where the folder cannot be
+    written; an earlier file is then still whole.
+    """
+    if folder.is_symlink():
+        raise UserError(f"{folder} is a link; give --output {folder.resolve()}")
+    figures = draw_figures(report)
+    contents = table_files(report) | export_files(report)
+    for drawn in figures.drawn.values():
+        contents |= {f"{drawn.name}.svg": drawn.svg, f"{drawn.name}.png": drawn.png}
+    contents |= study_file(report.study.subject) | {"summary.md": summary_markdown(report).encode()}
+    contents[PAGE_NAME] = report_page(report, figures.in_section, run_links(report, folder)).encode()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        write_atomically(folder / name, content, READABLE)
+    pictures = [
+        f"{report.study.score.key(name)}.{kind}" for name in figures.missing for kind in ("svg", "png")
+    ]
+    tables = {table.name(report) for table in TABLES}
+    for name in (*pictures, *(tables - set(contents))):
+        (folder / name).unlink(missing_ok=True)
+    return [folder / name for name in contents]
+
+
+def run_links(report: Report, folder: Path) -> dict[str, str]:
+    """Return the link of each run, used or left out, that lies beside the report's folder, by its name."""
+    study = report.study
+    tables = [study.runs, study.all_left_out]
+    tables += [part.runs for part in (study.played, study.maps_only) if part is not None]
+    parent = folder.resolve().parent
+    links = {}
+    for name in sorted({name for table in tables for name in table["run"]}):
+        path = parent / name
+        if path.is_dir() or path.is_file():
+            links[clean(name)] = f"../{quote(name, safe='')}{'/' if path.is_dir() else ''}"
+    return links
+
+
+def draw_figures(report: Report) -> FigureFiles:
+    """Draw every figure that the tables of the study allow.
+
+    On the first screen stands the speed-up with the IoU; of several sets of options, their ratios; of played
+    runs only, their IoU.
+    """
+    inputs = inputs_of(report)
+    made = dict(zip(FIGURES, parallel_map(partial(_drawn, inputs), list(FIGURES)), strict=True))
+    drawn = {name: each for name, each in made.items() if each is not None}
+    missing = [name for name in made if name not in drawn]
+    first = "ratio" if len(inputs.options) > 1 and "ratio" in drawn else "scaling"
+    first = "quality" if inputs.study.runs.empty else first
+    sections = {name: figure.section for name, figure in FIGURES.items()}
+    sections |= {first: MAIN} if first in drawn else {}
+    return FigureFiles(sections, drawn, missing)
+
+
+def _drawn(inputs: Inputs, name: str) -> DrawnFigure | None:
+    """Draw a figure, if it can be: of played runs only the IoU is, of restricted studies the speed."""
+    figure, study = FIGURES[name], inputs.study
+    if study.runs.empty and figure.section != "saliency" and (study.played is None or name != "quality"):
+        return None
+    if figure.section in LEARNED_SECTIONS and study.kind.unlearned:
+        return None
+    charts = figure.known(inputs)
+    if not charts:
+        return None
+    panels = [panel for group in zip(*(chart.panels() for chart in charts), strict=True) for panel in group]
+    # Of one quantity in two panels the numbers are the same.
+    alternative = " ".join(chart.alternative() for chart in {chart.y: chart for chart in charts}.values())
+    return picture(panels, study.score.key(name), figure.caption(inputs, charts), alternative)
+
+
+def inputs_of(report: Report) -> Inputs:
+    """Return what the figures of a report are drawn from."""
+    return Inputs(
+        study=report.study,
+        points=resolved(report.points),
+        comparisons=resolved(report.comparisons),
+        iou=report.iou,
+        cost=resolved(report.cost),
+        predictions=resolved(report.extrapolation.predictions),
+        overhead=report.overhead,
+        played=report.played.points,
+        scores=report.scores,
+        saliency=report.saliency,
+        strategies=report.strategies,
+    )
+
 
 # A change of these makes another report.
 WATCHED = (STUDY_NAME, REPEATS_NAME, f"*/{RECORD_NAME}")

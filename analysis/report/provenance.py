@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.facts import FACTS, values_of, version_facts
-from analysis.findings.commands import NO_CLUSTER_FILE, is_of_slurm, study_file_name
+from analysis.findings.answer import NO_CLUSTER_FILE, is_of_slurm, study_file_name
 from analysis.options import TASK_SWITCHES
 from analysis.study import NAMES, Study
 from analysis.text import clean, count, listed
