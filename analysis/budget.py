@@ -23,7 +23,6 @@ would bend it. What overlaps with backward is not in the wire, so that wire may 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -59,18 +58,6 @@ _OF_HOSTS = "hosts_floor_seconds"
 _BUDGET_COLUMNS = [*POINT, "repeats", *bounded("deviation", *PARTS, CONTENDED), "rest_of_step"]
 _DIFFERENCE_COLUMNS = [*PAIR, "pairs", *bounded("difference", *PARTS)]
 _NETWORK_COLUMNS = [*POINT, "repeats", "gradient_bytes", *bounded(*_MEASURED), _OF_HOSTS]
-
-
-@dataclass(frozen=True)
-class Overhead:
-    """`budget_table`, `difference_table` and `network_table` of a study; empty where nothing was recorded."""
-
-    budget: pd.DataFrame = field(default_factory=pd.DataFrame)
-    differences: pd.DataFrame = field(default_factory=pd.DataFrame)
-    network: pd.DataFrame = field(default_factory=pd.DataFrame)
-
-
-NO_OVERHEAD = Overhead()
 
 
 def run_shares(study: Study) -> pd.DataFrame:

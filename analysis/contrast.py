@@ -140,11 +140,6 @@ def pair_of(row: Sequence[Any]) -> PointPair:
     return PointPair(str(options), str(native), str(horovod), int(workers), *framework)
 
 
-def pairs_of(table: pd.DataFrame) -> list[PointPair]:
-    """Return the KEY of each row."""
-    return [pair_of(row) for row in table[KEY].itertuples(index=False, name=None)]
-
-
 def grouped(runs: Iterable[Row], columns: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
     """Return the runs that agree in these columns, by their values, in order of appearance."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
@@ -256,10 +251,12 @@ def compare(study: Study, family: Sequence[str] = ()) -> pd.DataFrame:
     table = table.merge(both[[*KEY, "ratio_of_medians"]], on=KEY, how="left")
     table["pairs"] = table["pairs"].fillna(0).astype(int)
     table["confidence"] = 1 - study.significance
-    table["outcome"] = _outcomes(table)
+    rows = zip(*(table[name] for name in ("ratio_low", "ratio_high", "pairs")), strict=True)
+    table["outcome"] = [outcome_of(ends, (HOROVOD_FASTER, NATIVE_FASTER), pairs) for *ends, pairs in rows]
     table["doubts"] = pd.Series("", index=table.index, dtype=object)
     claimed = table["outcome"].isin([*FASTER, *SUGGESTED])
-    table.loc[claimed, "doubts"] = doubts_of(study, table[claimed])
+    facts = speed_facts(study)
+    table.loc[claimed, "doubts"] = [_doubt(row, facts) for row in table[claimed].to_dict("records")]
     return _withheld(table)[_RATIO_COLUMNS]
 
 
@@ -295,13 +292,26 @@ def paired_logarithms(
     return np.asarray(np.log(ratios), dtype=np.float64)
 
 
-def _outcomes(table: pd.DataFrame) -> Array:
-    is_claim = table["pairs"] >= RECOMMENDED_REPEATS
-    native, horovod = (
-        np.where(is_claim, certain, suggested) for certain, suggested in zip(FASTER, SUGGESTED, strict=True)
-    )
-    conditions = [table["ratio_low"].isna(), table["ratio_low"] > 1, table["ratio_high"] < 1]
-    return np.select(conditions, [NOT_ENOUGH, native, horovod], default=NO_DIFFERENCE)
+def outcome_of(
+    ends: Sequence[float],
+    claims: tuple[str, str],
+    repeats: int,
+    doubts: str = "",
+    *,
+    equal: float = 1.0,
+    nothing: str = NO_DIFFERENCE,
+) -> str:
+    """Return what an interval shows, by its ends: the first of the claims below `equal`, the other above it.
+
+    Too few repeats only suggest it, and doubts forbid it.
+    """
+    low, high = ends
+    if math.isnan(low):
+        return NOT_ENOUGH
+    if low <= equal <= high:
+        return nothing
+    claim = claims[low > equal]
+    return WITHHELD if doubts else claim if repeats >= RECOMMENDED_REPEATS else f"{SUGGESTS}{claim}"
 
 
 def withhold(comparisons: pd.DataFrame, checks: Iterable[Check]) -> pd.DataFrame:
@@ -311,7 +321,8 @@ def withhold(comparisons: pd.DataFrame, checks: Iterable[Check]) -> pd.DataFrame
     """
     forbidding = [check for check in checks if check.withholds]
     doubts = []
-    for pair, doubt in zip(pairs_of(comparisons), comparisons["doubts"], strict=True):
+    pairs = map(pair_of, comparisons[KEY].itertuples(index=False, name=None))
+    for pair, doubt in zip(pairs, comparisons["doubts"], strict=True):
         own = [check for check in forbidding if not check.pairs or pair in check.pairs]
         unfair = TABLE_SAYS_NO + ", ".join(check.check for check in own) if own else ""
         doubts.append("; ".join(filter(None, (unfair, doubt))))
@@ -322,15 +333,6 @@ def _withheld(table: pd.DataFrame) -> pd.DataFrame:
     """No framework is called faster, nor suggested to be, where a doubt speaks against it."""
     doubted = table["outcome"].isin([*FASTER, *SUGGESTED]) & (table["doubts"] != "")
     return table.assign(outcome=table["outcome"].mask(doubted, WITHHELD))
-
-
-def doubts_of(study: Study, claimed: pd.DataFrame) -> list[str]:
-    """Return for each claimed difference why not to blame a framework for it; empty where nothing is known.
-
-    `claimed` has the columns of `compare`.
-    """
-    facts = speed_facts(study)
-    return [_doubt(row, facts) for row in claimed.to_dict("records")]
 
 
 def speed_facts(study: Study) -> Mapping[Hashable, Row]:
@@ -345,7 +347,9 @@ def speed_facts(study: Study) -> Mapping[Hashable, Row]:
 
 
 def _doubt(row: Row, facts: Mapping[Hashable, Row]) -> str:
-    """Return that medians contradict the ratio, or what else may be most of it."""
+    """Return why not to blame a framework for a difference: medians contradict it, or something else may be
+    most of it; empty where nothing is known.
+    """
     if medians_disagree(row):
         ratio = f"their ratio is {row['ratio_of_medians']:.3f}"
         return (

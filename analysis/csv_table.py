@@ -11,8 +11,8 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -62,16 +62,6 @@ _CANNOT_SAY = (
 )
 
 
-class TableLine(NamedTuple):
-    """One launch of the table: `speed` is its throughput, or one over its seconds."""
-
-    framework: Framework
-    workers: int
-    repeat: str
-    speed: float
-    score: float
-
-
 def load_csv(source: str, columns: Mapping[str, str], weak: bool = False) -> Study:
     """Read a table from a file, or from standard input for "-".
 
@@ -81,22 +71,22 @@ def load_csv(source: str, columns: Mapping[str, str], weak: bool = False) -> Stu
     name = "standard input" if source == STANDARD_INPUT else source
     header, rows, delimiter = _rows(_text(source), name)
     places = _places(header, columns, name)
-    lines = [_line(cells, places, f"{name}:{number}", delimiter, weak) for number, cells in rows]
-    arms: Names = names_of({line.framework for line in lines})
+    read = [_run(number, cells, places, f"{name}:{number}", delimiter, weak) for number, cells in rows]
+    arms: Names = names_of({run.framework for run in read})
     if "framework" not in places:  # of one arm, whatever it is
         arms = {ALL_FRAMEWORKS[0]: "unnamed framework"}
     # Launches of a repeat are compared as a pair: those of one name, or else in the order of their rows.
-    labels = list(dict.fromkeys(line.repeat for line in lines))
+    labels = [cells[places["repeat"]] if "repeat" in places else "" for _, cells in rows]
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels), start=1)}
     launches: Counter[tuple[Framework, int, str]] = Counter()
     runs = []
-    for line, (number, _) in zip(lines, rows, strict=True):
-        point = (line.framework, line.workers, line.repeat)
+    for run, label, (number, _) in zip(read, labels, rows, strict=True):
+        point = (run.framework, run.workers, label)
         launches[point] += 1
-        if line.repeat and launches[point] > 1:
+        if label and launches[point] > 1:
             cure = f"give each of a point another {header[places['repeat']]}, or leave the column out"
-            raise UserError(f"{name}:{number}: repeat {line.repeat!r} stands twice; {cure}", EXIT_BAD_DATA)
-        repeat = labels.index(line.repeat) + 1 if line.repeat else launches[point]
-        runs.append(_run(line, number, repeat))
+            raise UserError(f"{name}:{number}: repeat {label!r} stands twice; {cure}", EXIT_BAD_DATA)
+        runs.append(replace(run, repeat=numbers[label] if label else launches[point]))
     runs.sort(key=lambda run: (ALL_FRAMEWORKS.index(run.framework), run.workers, run.repeat))
     is_throughput = "throughput" in places
     table = run_table(runs)
@@ -194,10 +184,10 @@ def _places(header: Sequence[str], asked: Mapping[str, str], name: str) -> dict[
     return places
 
 
-def _line(
-    cells: Sequence[str], places: Mapping[str, int], place: str, delimiter: str, weak: bool
-) -> TableLine:
-    """Return a row as numbers. Raises UserError that names its place and column.
+def _run(
+    number: int, cells: Sequence[str], places: Mapping[str, int], place: str, delimiter: str, weak: bool
+) -> Run:
+    """Return a row as a launch, the first of its point. Raises UserError that names its place and column.
 
     A comma within a number is a decimal one, but where commas separate the cells.
     """
@@ -236,28 +226,23 @@ def _line(
             cure = "known are DDP, Horovod, Fabric, Accelerate; give others tables of their own"
             raise UserError(f"{place}: framework is {cell!r}; {cure}", EXIT_BAD_DATA)
         framework = known[0]
-    repeat = cells[places["repeat"]] if "repeat" in places else ""
-    return TableLine(framework, int(workers), repeat, speed, score)
+    return Run(
+        run=f"line {number}",
+        framework=framework,
+        workers=int(workers),
+        repeat=1,
+        images_per_second=speed,
+        epochs_per_second=speed,
+        epochs_used=1,
+        seconds_per_epoch=1 / speed,
+        iou=score,
+    )
 
 
 def _unit(title: str) -> str:
     """Return the unit of a column: a quotient in brackets, or else its whole title."""
     in_brackets = BRACKETS.search(title)
     return escape_unprintable(in_brackets[1] if in_brackets and "/" in in_brackets[1] else title)
-
-
-def _run(line: TableLine, number: int, repeat: int) -> Run:
-    return Run(
-        run=f"line {number}",
-        framework=line.framework,
-        workers=line.workers,
-        repeat=repeat,
-        images_per_second=line.speed,
-        epochs_per_second=line.speed,
-        epochs_used=1,
-        seconds_per_epoch=1 / line.speed,
-        iou=line.score,
-    )
 
 
 def _epoch(run: Run) -> Columns:

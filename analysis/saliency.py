@@ -19,14 +19,7 @@ from scipy import special  # type: ignore[import-untyped]
 from analysis.findings.answer import COST_TITLE, Answer
 from analysis.findings.trust import Tile
 from analysis.points import summarise
-from analysis.stats import (
-    CONFIDENCE,
-    NOT_NEGATIVE,
-    SHARE,
-    coverage,
-    median_intervals,
-    share_interval,
-)
+from analysis.stats import CONFIDENCE, NOT_NEGATIVE, SHARE, coverage, median_intervals, share_interval
 from analysis.study import NAN, POINT, Array, Explained, Study, bounded
 from analysis.text import bracketed, count, first_of, labelled, listed, percent
 from unet_scaling.study.record_lines import Header

@@ -13,18 +13,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.checks import checks_of_points
-from analysis.contrast import (
-    NOT_ENOUGH,
-    SUGGESTS,
-    WITHHELD,
-    PointPair,
-    other_causes,
-    paired_ratios,
-    speed_facts,
-)
+from analysis.contrast import PointPair, other_causes, outcome_of, paired_ratios, speed_facts
 from analysis.iou import PointSeeds, judged_points, seeds_of
 from analysis.options import label
-from analysis.stats import RECOMMENDED_REPEATS, counts_for_speed
+from analysis.stats import counts_for_speed
 from analysis.study import NAN, POINT, Study, bounded
 from analysis.text import Row
 from analysis.words import lines
@@ -159,13 +151,6 @@ def strategy_sentence(study: Study, strategies: pd.DataFrame) -> str:
 
 def _outcome(row: Mapping[Any, Any]) -> str:
     """Return what a row shows; of 3 or 4 repeats, what they suggest."""
-    low, high = row["ratio_low"], row["ratio_high"]
-    if np.isnan(low):
-        return NOT_ENOUGH
-    if low <= 1 <= high:
-        return _NOT_FASTER
-    if row["doubts"]:
-        return WITHHELD
-    by_score = {"yes": _FASTER, "no": _TRADE}
-    claim = _SLOWER if high < 1 else by_score.get(row["non_inferior"], _UNPROVEN)
-    return claim if row["pairs"] >= RECOMMENDED_REPEATS else f"{SUGGESTS}{claim}"
+    faster = {"yes": _FASTER, "no": _TRADE}.get(row["non_inferior"], _UNPROVEN)
+    ends = row["ratio_low"], row["ratio_high"]
+    return outcome_of(ends, (_SLOWER, faster), row["pairs"], row["doubts"], nothing=_NOT_FASTER)

@@ -46,7 +46,7 @@ def bracketed(low: float, high: float, form: str) -> str:
 
 def number_with_interval(value: float, low: float, high: float, form: str) -> str:
     """Return a number with its interval to as many decimals, "1.87 [1.83, 1.91]"."""
-    return " ".join(filter(None, (number(value, form), _interval_of(value, low, high, form))))
+    return " ".join(filter(None, (number(value, form), _interval("", value, low, high, form))))
 
 
 def with_interval(row: Row, name: str, form: str, scale: float = 1.0) -> str:
@@ -55,29 +55,29 @@ def with_interval(row: Row, name: str, form: str, scale: float = 1.0) -> str:
 
 
 def interval_of(row: Row, name: str, form: str, scale: float = 1.0) -> str:
-    """Return only the interval of `with_interval`."""
-    value, low, high = (row[each] / scale for each in bounded(name))
-    if name in _SPEEDS and MOST_RESOLVED_RATIO * low < value:
-        return NOT_RESOLVED
-    return _interval_of(value, low, high, form)
+    """Return only the interval of `with_interval`, "[1.83, 1.91]"; empty where there is none."""
+    return _interval(name, *(row[each] / scale for each in bounded(name)), form)
 
 
-def _interval_of(value: float, low: float, high: float, form: str) -> str:
-    """Return "[1.83, 1.91]"; empty where there is none."""
-    if low >= 0 and 0 < MOST_RESOLVED_RATIO * value < high:
+def _interval(name: str, value: float, low: float, high: float, form: str) -> str:
+    if _tells_nothing(name, value, low, high):
         return NOT_RESOLVED
     return bracketed(low, high, _format(form, value)) if low < high else ""
+
+
+def _tells_nothing(name: str, value: Any, low: Any, high: Any) -> Any:  # noqa: ANN401, of numbers or columns
+    """Return whether, or where, an interval is so wide that it tells nothing of its number."""
+    far_above = (low >= 0) & (value > 0) & (high > MOST_RESOLVED_RATIO * value)
+    return far_above | ((name in _SPEEDS) & (MOST_RESOLVED_RATIO * low < value))
 
 
 def resolved(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table without the intervals that texts show as not resolved, for charts."""
     shown = table.copy()
     for name in (column for column in table if f"{column}_high" in table):
-        ends = [f"{name}_low", f"{name}_high"]
-        most = MOST_RESOLVED_RATIO * table[name]
-        wide = (table[ends[0]] >= 0) & (most > 0) & (table[ends[1]] > most)
-        wide |= (name in _SPEEDS) & (MOST_RESOLVED_RATIO * table[ends[0]] < table[name])
-        shown.loc[wide, ends] = math.nan
+        columns = bounded(str(name))
+        wide = _tells_nothing(str(name), *(table[each] for each in columns))
+        shown.loc[wide, columns[1:]] = math.nan
     return shown
 
 

@@ -31,9 +31,9 @@ from pathlib import Path
 
 import numpy as np
 
+from analysis.assemble import make_report
 from analysis.contrast import NO
 from analysis.load import load_study
-from analysis.report.assemble import make_report
 from analysis.stats import share_interval
 from analysis.study import Array
 from slurm.study_folder import in_launch_order

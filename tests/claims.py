@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from analysis.assemble import make_report
 from analysis.load import load_study
-from analysis.report.assemble import make_report
 from analysis.report.exports import summary_json
 from tests.reports import Compared
 from tests.tampering import rows_of

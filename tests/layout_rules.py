@@ -39,6 +39,7 @@ ORDERS = {
         ("diagnosis",),
         ("predict", "forecast", "predict_command"),
         ("played", "saliency", "strategies"),
+        ("assemble",),
         ("figures",),
         ("report",),
         ("compare",),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from analysis.assemble import make_report
 from analysis.contrast import WITHHELD
 from analysis.load import load_study
-from analysis.report.assemble import make_report
 from slurm.study_folder import StudyFolder
 from tests.honest import Honest, write_honest
 from tests.tampering import Runs

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from analysis.assemble import make_report
 from analysis.figures.catalogue import FIGURES
 from analysis.load import load_study
-from analysis.report.assemble import make_report
 from analysis.report.exports import latex_escaped, summary_latex, summary_markdown
 from analysis.report.program import inputs_of
 from slurm.preflight import check_inputs

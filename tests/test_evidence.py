@@ -6,9 +6,9 @@ from functools import cache
 
 import pytest
 
+from analysis.assemble import Report, make_report
 from analysis.forecast import score_table
 from analysis.load import load_study
-from analysis.report.assemble import Report, make_report
 from analysis.study import COMPARED
 from analysis.text import with_interval
 from analysis.valid import infidelity

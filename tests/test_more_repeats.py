@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from analysis.assemble import make_report
 from analysis.contrast import compare
 from analysis.findings import precision
 from analysis.findings.precision import widest
 from analysis.load import load_study
-from analysis.report.assemble import make_report
 from analysis.report.program import no_more_to_come
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.study_folder import StudyFolder, open_study_folder

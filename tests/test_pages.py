@@ -13,13 +13,13 @@ import pytest
 from PIL import Image
 
 from analysis.__main__ import main
+from analysis.assemble import make_report
 from analysis.figures.catalogue import FIGURES
 from analysis.figures.frame import PANEL_WIDTH_PX
 from analysis.figures.style import text_width
 from analysis.figures.svg import SVG
 from analysis.load import load_study
 from analysis.older import load_reference
-from analysis.report.assemble import make_report
 from analysis.report.program import write_report
 from analysis.study import LeftOut, left_out_table
 from tests.honest import Honest, write_honest

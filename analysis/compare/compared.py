@@ -27,7 +27,7 @@ from analysis.compare.sides import (
     unequal_samples,
     why_no_difference,
 )
-from analysis.contrast import NO_DIFFERENCE, NOT_ENOUGH, WITHHELD
+from analysis.contrast import NO_DIFFERENCE, outcome_of
 from analysis.iou import learning_of, seeds_of
 from analysis.stats import (
     ANY,
@@ -169,7 +169,8 @@ def _ratios(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> pd.Dat
     table["launches_needed"] = [contrast.needed for contrast in contrasts]
     table["doubts"] = doubts_on_speed(a, b, matches)
     rows = zip(found["low"], found["high"], fewest, table["doubts"], strict=True)
-    table["outcome"] = [_outcome(low, high, (A_FASTER, B_FASTER), *more) for low, high, *more in rows]
+    claims = A_FASTER, B_FASTER
+    table["outcome"] = [outcome_of((low, high), claims, *more, equal=0.0) for low, high, *more in rows]
     return table
 
 
@@ -182,18 +183,6 @@ def _speeds(side: StudySide, points: Sequence[StudyPoint]) -> Sample:
     launches = Launches(point, len(points), runs["repeat"].to_numpy(dtype=np.int64))
     values = np.log(runs[side.study.throughput].to_numpy(dtype=np.float64))
     return Sample(launches, values, block_deviations(side.study, runs["run"].to_list()))
-
-
-def _outcome(
-    low: float, high: float, claims: tuple[str, str], fewest: int = RECOMMENDED_REPEATS, doubts: str = ""
-) -> str:
-    """Return what an interval of B - A shows: one of `claims`, on A and on B, or why neither."""
-    if np.isnan(low):
-        return NOT_ENOUGH
-    if low <= 0 <= high:
-        return NO_DIFFERENCE
-    claim = claims[low > 0]
-    return WITHHELD if doubts else claim if fewest >= RECOMMENDED_REPEATS else f"suggests {claim}"
 
 
 def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> pd.DataFrame:
@@ -234,7 +223,10 @@ def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) 
         iou_difference_low=found["low"],
         iou_difference_high=found["high"],
         iou_p_adjusted=found["p_adjusted"],
-        iou_outcome=[decided or _outcome(low, high, (A_HIGHER, B_HIGHER)) for decided, low, high in ends],
+        iou_outcome=[
+            decided or outcome_of(own, (A_HIGHER, B_HIGHER), RECOMMENDED_REPEATS, equal=0.0)
+            for decided, *own in ends
+        ],
     )
 
 

@@ -15,7 +15,7 @@ from analysis.points import iou_curves
 from analysis.stats import FEWEST_REPEATS, coverage
 from analysis.strategies import CLAIMS
 from analysis.study import COMPARED, ENDS, NAMES, POINT, SECONDS_PER_HOUR, Score, bounded
-from analysis.text import Row, capitalised, chart_number, chart_percent, count, series_name
+from analysis.text import Row, capitalised, chart_number, chart_percent, count, resolved, series_name
 from analysis.words import with_restriction
 from unet_scaling.study.texts import score_title
 
@@ -121,7 +121,8 @@ def _scaling(inputs: Inputs) -> list[Chart]:
 def _ratio(inputs: Inputs) -> list[Chart]:
     """Return the ratio of throughputs of native DDP and Horovod, and their scores less those on 1 worker."""
     study, margin, score = inputs.study, inputs.study.criteria.iou_margin, inputs.study.score
-    known = inputs.comparisons[inputs.comparisons["ratio"].notna()]
+    compared = resolved(inputs.report.comparisons)
+    known = compared[compared["ratio"].notna()]
     rows = known.sort_values("workers", ascending=False, kind="stable", ignore_index=True).head(
         MOST_FOREST_ROWS
     )
@@ -142,7 +143,8 @@ def _ratio(inputs: Inputs) -> list[Chart]:
         f"{cut if len(known) > MOST_FOREST_ROWS else ''}",
     )  # fmt: skip
     # Older logs do not say on which images.
-    iou = inputs.iou[inputs.iou["difference"].notna() & study.provenance_known]
+    iou = inputs.report.iou
+    iou = iou[iou["difference"].notna() & study.provenance_known]
     sides = zip(COMPARED, ("native_knobs", "horovod_knobs"), strict=True)
     arms = [rows.assign(framework=arm, knobs=rows[side], claimed=True) for arm, side in sides]
     both = pd.concat(arms).sort_index(kind="stable")[[*POINT, "heading", "name", "claimed"]]
@@ -202,13 +204,14 @@ def study_forests(points: pd.DataFrame, score: Score, first: str = "A", second: 
 @figure("strategies", "strategies")
 def _strategies(inputs: Inputs) -> list[Chart]:
     """Return speed and score of each strategy against gradients averaged at every step."""
-    if inputs.strategies.empty:
+    table = inputs.report.strategies
+    if table.empty:
         return []
-    scores = {f"iou_{name}": inputs.strategies[name] for name in bounded("difference")}
-    rows = inputs.strategies.assign(
+    scores = {f"iou_{name}": table[name] for name in bounded("difference")}
+    rows = table.assign(
         **scores,
-        claimed=inputs.strategies["outcome"].isin(CLAIMS),
-        iou_claimed=inputs.strategies["non_inferior"].isin(("yes", "no")),
+        claimed=table["outcome"].isin(CLAIMS),
+        iou_claimed=table["non_inferior"].isin(("yes", "no")),
     )
     return study_forests(rows, inputs.study.score, "averaged gradients", "strategy")
 
@@ -217,7 +220,7 @@ def _strategies(inputs: Inputs) -> list[Chart]:
 def _budget(inputs: Inputs) -> list[Chart]:
     """Return the share of the workers' time that each part takes."""
     chart = Stack(
-        title="lost efficiency", rows=inputs.overhead.budget, series=inputs.series, y="deviation",
+        title="lost efficiency", rows=inputs.report.budget, series=inputs.series, y="deviation",
         form=".1%", parts=BUDGET_PARTS, least_top=LEAST_BUDGET_SHARE,
         says="Each part: the share of the workers' time that is lost in it against 1 worker; below zero a "
         f"part takes less time per {inputs.study.score.sample}. Diamonds: the sum of parts.",
@@ -228,7 +231,7 @@ def _budget(inputs: Inputs) -> list[Chart]:
 @figure("difference", "budget", bars=True)
 def _difference(inputs: Inputs) -> list[Chart]:
     """Return each part's difference in time per sample; a panel for each pair of series."""
-    rows = inputs.overhead.differences
+    rows = inputs.report.differences
     if len(rows):
         pairs = zip(rows["native_knobs"], rows["horovod_knobs"], strict=True)
         rows = rows.assign(framework="horovod", knobs=[", ".join(filter(None, pair)) for pair in pairs])
@@ -245,7 +248,7 @@ def _difference(inputs: Inputs) -> list[Chart]:
 @figure("quality", "played", says_undrawn=False)
 def _quality(inputs: Inputs) -> list[Chart]:
     """Return the score over the workers of each set of options with played runs, the best ones first."""
-    played, study, margin = inputs.played, inputs.study, inputs.study.criteria.iou_margin
+    played, study, margin = inputs.report.played.points, inputs.study, inputs.study.criteria.iou_margin
     options = list(kept_farthest_first(kept_ious(played))) if len(played) else []
     if not options:
         return []
@@ -301,9 +304,10 @@ def _loss(inputs: Inputs) -> list[Chart]:
 @figure("cost", "cost", bars=True)
 def _cost(inputs: Inputs) -> list[Chart]:
     """Return time against worker-hours, of what the Pareto set of each set of options is of."""
-    if inputs.cost["training_seconds"].isna().all():
+    cost = resolved(inputs.report.cost)
+    if cost["training_seconds"].isna().all():
         return []
-    rows = pd.concat([_time_and_cost(rows) for _, rows in inputs.cost.groupby("options", sort=False)])
+    rows = pd.concat([_time_and_cost(rows) for _, rows in cost.groupby("options", sort=False)])
     chart = CostChart(
         title="Time against cost", rows=rows, series=inputs.series, told=rows[rows["pareto"]],
         tells="points that no other beats in both",
@@ -330,7 +334,7 @@ def _time_and_cost(rows: pd.DataFrame) -> pd.DataFrame:
 @figure("time_to_iou", "cost")
 def _time_to_iou(inputs: Inputs) -> list[Chart]:
     """Return the score over training time, with its target, where runs were evaluated during training."""
-    score, targets = inputs.study.score, inputs.cost["target_iou"].unique()
+    score, targets = inputs.study.score, inputs.report.cost["target_iou"].unique()
     table = iou_curves(inputs.study)[["run", "training_seconds", "iou"]].merge(
         runs_with_curve(inputs), on="run"
     )
@@ -378,12 +382,13 @@ def curve(inputs: Inputs, table: pd.DataFrame, y: str, x: str, **others: str) ->
 @figure("prediction", "prediction")
 def _prediction(inputs: Inputs) -> list[Chart]:
     """Return measured medians, predictions of larger counts from smaller, and what is expected beyond."""
-    table, unit, points = inputs.predictions, inputs.study.unit, inputs.points
+    unit, points = inputs.study.unit, inputs.points
+    table = resolved(inputs.report.extrapolation.predictions)
     if table.empty:
         return []
     is_held_out = table["held_out"].astype(bool)
     halves = [_half(series.rows(table[is_held_out]), len(series.rows(points))) for series in inputs.series]
-    filed = inputs.scores[inputs.scores["counted"].astype(bool)].assign(fitted_on="")
+    filed = inputs.report.scores[inputs.report.scores["counted"].astype(bool)].assign(fitted_on="")
     tables = {OPEN_STEP_PX: pd.concat(halves), -OPEN_STEP_PX: filed, np.nan: table[~is_held_out]}
     predicted = pd.concat([rows.assign(px=px) for px, rows in tables.items() if len(rows)])
     predicted = predicted[predicted["options"].isin(inputs.options)].drop(
@@ -423,11 +428,9 @@ def _half(rows: pd.DataFrame, points: int) -> pd.DataFrame:
 
 def maps_as_runs(inputs: Inputs) -> Inputs:
     """Return the inputs of a figure on maps: of the timed runs, with maps per second as throughput."""
-    if inputs.saliency is None or inputs.saliency.points.empty:
-        return replace(inputs, points=pd.DataFrame())
-    points = inputs.saliency.points
-    points = points.rename(columns=lambda name: str(name).replace("maps_per_second", "throughput"))
-    return replace(inputs, study=inputs.saliency.maps, points=points)
+    saliency = inputs.report.saliency
+    points = saliency.points.rename(columns=lambda name: str(name).replace("maps_per_second", "throughput"))
+    return replace(inputs, study=saliency.maps, points=points)
 
 
 @figure("saliency_speed", "saliency", bars=True, of=maps_as_runs)
@@ -446,7 +449,7 @@ def _saliency_speed(inputs: Inputs) -> list[Chart]:
 @figure("saliency_curves", "saliency", says_undrawn=False)
 def _saliency_curves(inputs: Inputs) -> list[Chart]:
     """Return the curves of the first sets of options whose curves are not the numbers of another set."""
-    table = inputs.saliency.curves if inputs.saliency else pd.DataFrame()
+    table = inputs.report.saliency.curves
     if table.empty:
         return []
     by_options = table.drop(columns="options").groupby(table["options"], sort=False)

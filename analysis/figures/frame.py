@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import groupby
 from math import ceil
@@ -21,7 +21,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from scipy import optimize  # type: ignore[import-untyped]
 
-from analysis.budget import NO_OVERHEAD, Overhead
+from analysis.assemble import Report
 from analysis.figures.style import (
     LINE_STYLES,
     PX_PER_INCH,
@@ -33,8 +33,6 @@ from analysis.figures.style import (
     shortened,
     text_width,
 )
-from analysis.forecast import SCORED_COLUMNS
-from analysis.saliency import SaliencyFindings
 from analysis.study import NAN, POINT, SERIES, Array, Study, bounded
 from analysis.text import Row, chart_interval, chart_number, chart_percent, clean, count, printable
 
@@ -127,19 +125,11 @@ def drawn_series(
 
 @dataclass(frozen=True)
 class Inputs:
-    """The tables that figures are drawn from: the study, and what the other modules derived from it."""
+    """What figures are drawn from: a report, and the study and the points that its lines are of."""
 
+    report: Report
     study: Study
     points: pd.DataFrame
-    comparisons: pd.DataFrame
-    iou: pd.DataFrame
-    cost: pd.DataFrame
-    predictions: pd.DataFrame
-    overhead: Overhead = NO_OVERHEAD
-    played: pd.DataFrame = field(default_factory=pd.DataFrame)
-    scores: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(SCORED_COLUMNS)))
-    saliency: SaliencyFindings | None = None
-    strategies: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @cached_property
     def series(self) -> list[DrawnSeries]:

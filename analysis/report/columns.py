@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 
+from analysis.assemble import Report
 from analysis.beside import AVERAGE, pair_table
 from analysis.diagnosis import diagnosis_table
-from analysis.report.assemble import Report
 from analysis.report.tables import Grid, Table
 from analysis.study import NAN, SERIES
 from analysis.text import Row, clean
@@ -208,7 +208,7 @@ TABLES = (
         """,
         "One row per finding, most at stake first.", "budget",
         "Causes of the lost efficiency, most at stake first", leads=True),
-    Table("budget.csv", lambda report: report.overhead.budget, _POINT + """
+    Table("budget.csv", lambda report: report.budget, _POINT + """
         repeats | launches that are used
         deviation ± | 1 - efficiency: the sum of the parts | lost efficiency | z.1% ±
         """ + _OVERHEAD + """
@@ -218,13 +218,13 @@ TABLES = (
         "1 - efficiency in parts that sum to it; shares of the workers' time ([budget.md](budget.md)). "
         "Points without an overhead budget have no row.", "budget",
         "Lost efficiency in parts, with the most workers", _of_most_workers),
-    Table("difference.csv", lambda report: report.overhead.differences, _PAIR + """
+    Table("difference.csv", lambda report: report.differences, _PAIR + """
         pairs | repeats that both have
         difference ± | ratio of throughputs, native DDP / Horovod, less 1: the sum of the parts
         """ + _OVERHEAD,
         "Extra time of Horovod against native DDP, in shares of native DDP's time per image. "
         "Negative: less."),
-    Table("network.csv", lambda report: report.overhead.network, _POINT + """
+    Table("network.csv", lambda report: report.network, _POINT + """
         repeats | launches that are used
         gradient_bytes | of one step, float32
         wire_seconds ± | of one step, measured

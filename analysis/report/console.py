@@ -8,8 +8,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from analysis.assemble import Report
 from analysis.findings.decide import Kind
-from analysis.report.assemble import Report
 from analysis.report.exports import played_short_columns, speed_columns
 from analysis.report.html import which_framework
 from analysis.report.tables import Column, number_column

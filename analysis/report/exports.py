@@ -10,8 +10,8 @@ from importlib import metadata
 import numpy as np
 import pandas as pd
 
+from analysis.assemble import Report
 from analysis.findings.trust import Tile
-from analysis.report.assemble import Report
 from analysis.report.columns import table_of
 from analysis.report.provenance import origins
 from analysis.report.tables import Column, integer_column, number_column, point_keys, text_column

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.assemble import Report
 from analysis.contrast import NATIVE_FASTER
 from analysis.figures.svg import DrawnFigure
 from analysis.findings.answer import Answer
@@ -16,7 +17,6 @@ from analysis.findings.decide import Kind
 from analysis.forecast import score_notes
 from analysis.played import kinds_of
 from analysis.points import CLOCK
-from analysis.report.assemble import Report
 from analysis.report.columns import TABLES, grids, shared_reasons
 from analysis.report.provenance import origin_line, origins, reproduction
 from analysis.report.tables import Grid, words_of
@@ -243,7 +243,7 @@ def _frameworks(report: Report) -> Values:
 
 
 def _budget(report: Report) -> Values:
-    has_budget = len(report.overhead.budget) > 0
+    has_budget = len(report.budget) > 0
     return {
         "first": dict(vars(report.diagnoses[0]).items()) if report.diagnoses else None,
         "has_budget": has_budget,

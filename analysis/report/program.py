@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+from analysis.assemble import Report, make_report
 from analysis.csv_table import load_csv
 from analysis.figures.catalogue import FIGURES
 from analysis.figures.frame import Inputs
@@ -17,7 +18,6 @@ from analysis.findings.precision import decide
 from analysis.load import load_study
 from analysis.older import arm_names, epoch_work, load_reference
 from analysis.processes import parallel_map
-from analysis.report.assemble import Report, make_report
 from analysis.report.columns import TABLES, table_files
 from analysis.report.console import print_left_out, print_report, report_console
 from analysis.report.exports import export_files, summary_markdown
@@ -128,19 +128,7 @@ def _drawn(inputs: Inputs, name: str) -> DrawnFigure | None:
 
 def inputs_of(report: Report) -> Inputs:
     """Return what the figures of a report are drawn from."""
-    return Inputs(
-        study=report.study,
-        points=resolved(report.points),
-        comparisons=resolved(report.comparisons),
-        iou=report.iou,
-        cost=resolved(report.cost),
-        predictions=resolved(report.extrapolation.predictions),
-        overhead=report.overhead,
-        played=report.played.points,
-        scores=report.scores,
-        saliency=report.saliency,
-        strategies=report.strategies,
-    )
+    return Inputs(report, report.study, resolved(report.points))
 
 
 # A change of these makes another report.

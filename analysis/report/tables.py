@@ -11,7 +11,7 @@ from textwrap import dedent
 
 import pandas as pd
 
-from analysis.report.assemble import Report
+from analysis.assemble import Report
 from analysis.study import COMPARED, ENDS, Study
 from analysis.text import UNKNOWN, Row, capitalised, clean, cleaned, interval_of, number, series_name, unit_of
 

@@ -6,7 +6,7 @@ from functools import cached_property, partial
 
 import pandas as pd
 
-from analysis.budget import Overhead, budget_notes, budget_table, difference_table, network_table
+from analysis.budget import budget_notes, budget_table, difference_table, network_table
 from analysis.checks import disturbed_notes, fairness_checks, fairness_table
 from analysis.contrast import BASELINE, NO, Check, compare, each_against_native, of_compared_pair, withhold
 from analysis.diagnosis import Diagnosis, diagnose, main_causes, slower_arm
@@ -56,7 +56,9 @@ class Report:
     cost: pd.DataFrame
     checks: list[Check]
     extrapolation: Extrapolation
-    overhead: Overhead
+    budget: pd.DataFrame
+    differences: pd.DataFrame
+    network: pd.DataFrame
     played: PlayedQuality
     arms: pd.DataFrame
     comparisons: pd.DataFrame
@@ -84,7 +86,7 @@ class Report:
     @cached_property
     def strategies(self) -> pd.DataFrame:
         """Return what strategies of exchange gain and cost; no row of scripts."""
-        return strategy_table(self.study, self.overhead.budget)
+        return strategy_table(self.study, self.budget)
 
     @cached_property
     def doubts(self) -> list[str]:
@@ -133,7 +135,7 @@ class Report:
         if not self.study.kind.compares:
             answers = script_answers(self.study, self.points)
         else:
-            causes = main_causes(self.diagnoses, self.overhead.budget)
+            causes = main_causes(self.diagnoses, self.budget)
             found = answers_of(self.recommendations, self.trust, causes, self.slower)
             answers = with_played(found, self.played)
         if self.study.subject is self.study.maps_only:
@@ -154,12 +156,12 @@ class Report:
         """Return why efficiency was lost, most at stake first; of scripts no option is known to change."""
         if not self.study.kind.compares:
             return []
-        return diagnose(self.study, self.overhead.budget, self.overhead.network)
+        return diagnose(self.study, self.budget, self.network)
 
     @cached_property
     def budget_notes(self) -> list[str]:
         """Return what to know beside the overhead budget."""
-        return list(budget_notes(self.study, self.overhead.budget))
+        return list(budget_notes(self.study, self.budget))
 
     @cached_property
     def notes(self) -> list[str]:
@@ -197,7 +199,9 @@ def make_report(study: Study) -> Report:
         cost=cost,
         checks=checks,
         extrapolation=extrapolate(study),
-        overhead=Overhead(budget_table(study), difference_table(study, comparisons), network_table(study)),
+        budget=budget_table(study),
+        differences=difference_table(study, comparisons),
+        network=network_table(study),
         played=played_quality(study, points),
         arms=arms,
         comparisons=comparisons,
