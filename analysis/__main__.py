@@ -53,11 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = command_line().parse_args(given)
     _require_fitting(options)
     # Only now: --help and a wrong option need not wait for pandas and matplotlib.
-    from analysis.report.program import report_csv, report_records, report_reference
+    from analysis.report.program import report_study
 
-    if options.csv:
-        return report_csv(options)
-    return report_reference(options) if options.reference else report_records(options)
+    return report_study(options)
 
 
 def _require_fitting(options: argparse.Namespace) -> None:

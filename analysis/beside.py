@@ -11,7 +11,6 @@ Format history
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -53,23 +52,6 @@ Positive = Annotated[FiniteFloat, Field(gt=0)]
 _Point = tuple[str, int]
 
 
-@dataclass(frozen=True)
-class Link:
-    """What carries messages between two workers: the latency of one, and bytes per second."""
-
-    latency_seconds: float
-    bytes_per_second: float
-
-    def all_reduce(self, members: int, size: float) -> float:
-        """Return the seconds of a ring all-reduce of `size` bytes (Thakur et al. 2005).
-
-        Over H hosts it moves 2 (H-1)/H of the gradients through the link of each host, in 2 (H-1) rounds: no
-        library needs less than that over the bandwidth of a pair, and the latency of each round.
-        """
-        messages = 2 * (members - 1)
-        return messages * (self.latency_seconds + size / members / self.bytes_per_second)
-
-
 def read_ping_pongs(study: Path) -> tuple[pd.DataFrame, list[str]]:
     """Return every pair that was timed, by PING_PONG_COLUMNS, and the files that cannot be read."""
     rows: list[tuple[object, ...]] = []
@@ -96,13 +78,17 @@ def pair_table(ping_pongs: pd.DataFrame) -> pd.DataFrame:
 
 
 def hosts_floor_seconds(ping_pongs: pd.DataFrame, hosts: set[str], size: int) -> float:
-    """Return what an all-reduce of `size` bytes needs at least between hosts; NaN where no pair was timed."""
+    """Return what an all-reduce of `size` bytes needs at least between hosts; NaN where no pair was timed.
+
+    In a ring (Thakur et al. 2005) it moves 2 (H-1)/H of the gradients through the link of each of H hosts, in
+    2 (H-1) rounds: no library needs less than that over the bandwidth of a pair, and the latency of each.
+    """
     of_network = ping_pongs[ping_pongs["medium"] == "network"]
     pairs = of_network[of_network["host"].isin(hosts) & of_network["other_host"].isin(hosts)]
     if len(hosts) < 2 or pairs.empty:
         return NAN
     latency, bandwidth = (float(np.median(pairs[name])) for name in ("latency_seconds", "bytes_per_second"))
-    return Link(latency, bandwidth).all_reduce(len(hosts), float(size))
+    return 2 * (len(hosts) - 1) * (latency + size / len(hosts) / bandwidth)
 
 
 def read_manifests(

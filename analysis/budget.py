@@ -1,25 +1,13 @@
 """The overhead budget: where the efficiency went, and why one framework is slower, in parts that sum to it.
 
-The parts are the same for all frameworks. A run's time is workers x the seconds of the slowest worker, summed
-over the epochs after the warm-up. Each worker's phases sum to its own seconds; what it then waits for the
-slowest worker is imbalance, so that the parts sum to the whole.
-
-Let W be the worker-seconds per image of a point (workers / throughput) and s the shares of its parts.
-What a part lost at N workers is its worker-seconds per image above those on 1 worker, over W:
-
-    (s_N W_N - s_1 W_1) / W_N = s_N - efficiency x s_1
-
-The shares sum to 1, so these sum to 1 - efficiency: the deviation that summary.csv has. Between the
-frameworks, per second that native DDP needs for an image:
-
-    (s_H W_H - s_D W_D) / W_D = ratio x s_H - s_D
-
-They sum to ratio - 1, with the ratio that comparison.csv has: what is positive Horovod needs more.
+The parts are the same for all frameworks; docs/budget.md derives why they sum to 1 - efficiency, and between
+frameworks to the ratio of throughputs less 1. A run's time is workers x the seconds of the slowest worker,
+summed over the epochs after the warm-up.
 
 The floor of the wire is one message that holds all gradients, on the network that a run probed: between two
 sizes that were timed, on the line between them; beyond the largest, at its bandwidth; far beyond, it is not
 known. No line is fitted to all sizes: a network that lets short messages pass faster than it can keep up
-would bend it. What overlaps with backward is not in the wire, so that wire may also lie below the floor.
+would bend it.
 """
 
 from collections.abc import Iterator
@@ -63,12 +51,9 @@ _NETWORK_COLUMNS = [*POINT, "repeats", "gradient_bytes", *bounded(*_MEASURED), _
 def run_shares(study: Study) -> pd.DataFrame:
     """Return one row per run, in the order of the study's runs: run, the share of each of PARTS, no_budget.
 
-    data wait includes host to device: both are what it takes until a batch is where it is used. compute
-    is forward and backward. wire is the smallest sync of each step, for every worker. imbalance is what
-    a worker syncs beyond it, and what it waits at the end of an epoch for the slowest. unequal_work is 0
-    where the images prove that all workers had equally many, as the loader gives them; where they do not,
-    nothing of the run is known, since the record does not say which worker had how many. PARTS sum to
-    1 and are NaN where the run has no budget; `no_budget` says why.
+    docs/budget.md has what each part is. unequal_work is 0 where the images prove that all workers had
+    equally many, as the loader gives them; where they do not, nothing of the run is known, since the record
+    does not say which worker had how many. PARTS are NaN where the run has no budget; `no_budget` says why.
     """
     names = pd.Index(study.runs["run"], name="run")
     if study.budgets.empty:
@@ -133,10 +118,8 @@ def known_points(launches: Launches, shares: Array) -> NDArray[np.bool_]:
 def budget_table(study: Study) -> pd.DataFrame:
     """Return one row per point on 2 workers or more, where it and its baseline on 1 worker have a budget.
 
-    The parts are shares of the point's worker time and sum to `deviation`; a negative part takes less time
-    per image than on 1 worker; `contended` is the sum of CONTENDED_PARTS, beside them. Intervals (95 %, see
-    stats.py) are over launches, paired by repeat where both points have the same ones, and need 3.
-    `rest_of_step` is the share of a step that no phase explains. What is missing is in `budget_notes`.
+    The parts sum to `deviation`; a negative part takes less time per image than on 1 worker. Intervals are
+    paired by repeat where both points have the same ones. What is missing is in `budget_notes`.
     """
     study = timed(study)
     runs = study.runs.reset_index(drop=True)
@@ -267,11 +250,8 @@ def _parameter_count(point: RunConfig) -> int:
 def network_table(study: Study) -> pd.DataFrame:
     """Return one row per point of several workers whose runs all have a probe and a budget.
 
-    Of those alone that average gradients at every step: others send another message, or less often.
-
-    Medians over launches with their 95 % intervals; of the floor, over those whose probe reaches so far.
-    `wire_seconds` are of one step, measured. `hosts_floor_seconds` is what MPI alone needs between the hosts
-    (beside.py), NaN where not timed.
+    Of those alone that average gradients at every step: others send another message, or less often. Medians
+    over launches with their 95 % intervals; of the floor, over those whose probe reaches so far.
     """
     first = study.budgets.drop_duplicates("run").set_index("run")
     wire = (first["wire_seconds"] / first["steps"]).to_dict()

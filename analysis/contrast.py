@@ -228,16 +228,8 @@ def compare(study: Study, family: Sequence[str] = ()) -> pd.DataFrame:
     """Return one row for each framework, options, knobs of both and worker count that native DDP has too.
 
     `family`: columns that tell studies apart which are in one table; comparisons of one family are corrected
-    for each other. None: all rows are one family.
-
-    Columns: options, native_knobs, horovod_knobs (of the other framework), workers, framework (the other
-    one); pairs (repeats that both have); ratio (throughput of native DDP over the other's, the median over
-    the pairs) with `_low` and `_high`, symmetric in the two names; confidence (of all intervals together:
-    above 0.95 where repeats were added after a look at the results, see docs/statistics.md); coverage
-    (confidence that an interval over so few pairs can promise for any noise); p_adjusted (of the paired
-    t-test on logarithms, by Holm) over so many `comparisons`; ratio_of_medians (over all launches of each
-    framework, as the table of points has them); outcome; doubts (why it is withheld, empty if nothing
-    speaks against it); repeats_needed (see `repeats_needed`). NaN where not known.
+    for each other. None: all rows are one family. `framework` is the other one, and `horovod_knobs` are its
+    knobs, whichever it is. The ratio is symmetric in the two names. What is not known is NaN.
     """
     table = side_by_side(study.runs[POINT].drop_duplicates(), ["options", "workers"])
     table["place"] = table["framework"].map(list(NAMES).index)
@@ -391,18 +383,14 @@ def medians_disagree(row: Row) -> bool:
 
 
 def of_compared_pair(arms: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of native DDP and Horovod in a table with `framework`, without that column."""
-    return arms[arms["framework"] == COMPARED[1]].drop(columns="framework").reset_index(drop=True)
+    """Return the rows of native DDP and Horovod."""
+    return arms[arms["framework"] == COMPARED[1]].reset_index(drop=True)
 
 
 def each_against_native(study: Study, arms: pd.DataFrame, arms_iou: pd.DataFrame) -> pd.DataFrame:
     """Return what each framework costs a step: one row for each row of `arms`, the result of `compare`.
 
-    `arms_iou` is `iou_between_frameworks`. No row where the study has native DDP and Horovod only. `ratio` is
-    the throughput of native DDP over the other's, `step_ms` native DDP's step, `cost_ms` what the other takes
-    longer; `costs` is COSTS_NOTHING where its whole interval is within NEGLIGIBLE_SHARE of a step, else "not
-    shown"; `same_weights` says in how many pairs both learned exactly the same, empty where none was
-    evaluated.
+    `arms_iou` is `iou_between_frameworks`. No row where the study has native DDP and Horovod only.
     """
     if not study.wrappers:
         return pd.DataFrame(columns=_WRAPPER_COLUMNS)

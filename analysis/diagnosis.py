@@ -29,7 +29,7 @@ from analysis.budget import (
 )
 from analysis.contrast import NO_DIFFERENCE
 from analysis.facts import is_sharing, share_cores
-from analysis.findings.decide import Recommendation, compared_framework, slower_framework
+from analysis.findings.decide import Recommendation, slower_framework
 from analysis.stats import CONFIDENCE, SHARE, bounds, launches_of, timed
 from analysis.study import COMPARED, ENDS, NAN, POINT, SERIES, Study, bounded
 from analysis.words import lines
@@ -257,7 +257,7 @@ def slower_arm(advice: Recommendation, diagnoses: Sequence[Diagnosis]) -> str:
         return ""
     slower, row = max(rows, key=lambda found: abs(math.log(found[1]["ratio"])))
     is_native = slower == COMPARED[0]
-    faster = compared_framework(row) if is_native else COMPARED[0]
+    faster = row["framework"] if is_native else COMPARED[0]
     own, others = "native_knobs", "horovod_knobs"
     if not is_native:
         own, others = others, own

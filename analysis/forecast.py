@@ -114,9 +114,8 @@ def _with_ends(estimate: Estimate) -> str:
 def score_table(study: Study) -> pd.DataFrame:
     """Return one row per prediction of a file and model, scored where that is fair.
 
-    `counted` are the averages that the summary is of: of several files on a point the youngest that is older
-    than its runs. An unscored prediction has no measured value, error or score here. Linear scaling without
-    an interval, of too few launches on 1 worker, is a number that is held to be sure.
+    An unscored prediction has no measured value, error or score here. Linear scaling without an interval, of
+    too few launches on 1 worker, is a number that is held to be sure.
     """
     medians = timed(study).runs.groupby(POINT, sort=False)[study.throughput].median().rename("measured")
     table = study.forecasts[list(FORECAST_COLUMNS)].merge(medians.reset_index(), on=POINT, how="left")

@@ -143,14 +143,10 @@ class MarginTest:
 
 
 def iou_table(study: Study) -> pd.DataFrame:
-    """Return one row per point, in the order of the study's runs.
+    """Return one row per point, in the order of the study's runs; what is not known is NaN.
 
     IoU and differences are shares from 0 to 1, medians over seeds with 95 % intervals (the confidence that
-    few seeds allow stands in `why`). `difference` is IoU minus that on 1 worker, paired by repeat; `pairs`
-    counts the repeats that both have, `diverged` the point's diverged runs, of which one forbids a "yes".
-    `constant_iou` is what the best constant prediction scores, `learned` ("yes", "no", "not known") whether
-    1 worker of the series scores more, `margin` the one used. `non_inferior` is "baseline", "yes", "no" or
-    "not shown". What is not known is NaN.
+    few seeds allow stands in `why`). A point's diverged run forbids a "yes".
     """
     points = seeds_of(study)
     of_one = {point.series: point for point in points if point.workers == 1}
@@ -210,8 +206,7 @@ def _why(study: Study, point: PointSeeds, baseline: PointSeeds | None, test: Mar
 def iou_between_frameworks(study: Study) -> pd.DataFrame:
     """Return one row per framework, options, knobs and worker count that native DDP has too.
 
-    The difference is IoU of native DDP minus that of the other framework, paired by repeat, with the margin
-    of the study. `equal_within_margin` is "yes", "no" or "not shown".
+    The difference is IoU of native DDP minus that of the other framework, with the margin of the study.
     """
     points = seeds_of(study)
     native = [point for point in points if point.framework == COMPARED[0]]

@@ -94,16 +94,19 @@ def load_study(folder: Path) -> Study:
     if scripts and not paths:
         return script_study(name, scripts)
     with _without_garbage_collection():
-        complete, left_out = _read(paths)
-        left_out += map(UnusableRun, beside_others(scripts, name_of(paths[0])))
-        runs = _as_compared(complete, left_out)
+        runs = _read(paths, [*map(UnusableRun, beside_others(scripts, name_of(paths[0])))])
         recorded = recorded_study(folder)
         study = _studies(name, *runs, recorded.criteria if recorded else Criteria())
         study = replace(_with_other_files(study, folder), folder=folder)
         asked = _asked_table(folder, recorded, runs, study) if recorded else None
         until = recorded.until if recorded else None
-        early = asked is not None and _is_early(asked)
-        further = asked is not None and bool((asked["fate"] == NOT_ASKED).any())
+        early = further = False
+        if asked is not None:
+            read = asked[asked["fate"] == IS_READ]
+            to_come = ~asked["fate"].isin(FINAL_FATES) & asked["point"].isin(read["point"])
+            # Repeats of a point that is read are to come, in a study that compares frameworks.
+            early = bool(to_come.any()) and read["framework"].nunique() > 1
+            further = bool((asked["fate"] == NOT_ASKED).any())
         stopping = stopping_rule(until, read_history(folder), early=early, further=further)
         notes = (*study.notes, *stopping.notes)
         return replace(study, asked=asked, until=until, notes=notes, significance=stopping.significance)
@@ -140,19 +143,18 @@ def _is_run(path: Path) -> bool:
         return True  # it may not be looked into: reading it gives the reason
 
 
-def _read(folders: Sequence[Path]) -> Loaded:
-    """Return the runs in the order of their folders, read by several processes where there are many."""
+def _read(folders: Sequence[Path], further: Sequence[UnusableRun]) -> Loaded:
+    """Return the runs in the order of their folders, read by several processes where there are many.
+
+    Options that are no part of the comparison are equal in their configurations.
+    """
     runs = list(parallel_map(read_run, folders, chunk=RUNS_AT_ONCE))
     complete = [run for run in runs if isinstance(run, CompleteRun)]
-    return complete, [run for run in runs if isinstance(run, UnusableRun)]
-
-
-def _as_compared(complete: Sequence[CompleteRun], left_out: Sequence[UnusableRun]) -> Loaded:
-    """Return the runs with configurations in which options that are no part of the comparison are equal."""
+    left_out = [*(run for run in runs if isinstance(run, UnusableRun)), *further]
     configs = compared_configs([run.header for run in complete])
-    runs = [replace(run, config=config) for run, config in zip(complete, configs, strict=True)]
+    complete = [replace(run, config=config) for run, config in zip(complete, configs, strict=True)]
     placed = with_common_places([left.config for left in left_out if left.config], configs)
-    return runs, [replace(left, config=next(placed)) if left.config else left for left in left_out]
+    return complete, [replace(left, config=next(placed)) if left.config else left for left in left_out]
 
 
 def _studies(
@@ -442,10 +444,3 @@ def _replaced(folder: Path, header: Header) -> Iterator[bool]:
         both = header.model_copy(update={"earlier": [record.header]})
         if not any(differing_attempts(both)) and why_unusable(record) is None:
             yield not disturbance(record).reason
-
-
-def _is_early(asked: pd.DataFrame) -> bool:
-    """Return whether repeats of a point that is read are to come, in a study that compares frameworks."""
-    read = asked[asked["fate"] == IS_READ]
-    to_come = ~asked["fate"].isin(FINAL_FATES) & asked["point"].isin(read["point"])
-    return bool(to_come.any()) and read["framework"].nunique() > 1

@@ -42,7 +42,7 @@ from analysis.stats import (
     UNKNOWN_INTERVAL,
     median_intervals,
 )
-from analysis.study import NAMES, NAN, POINT, SECONDS_PER_HOUR, SERIES, Study, bounded
+from analysis.study import ENDS, NAMES, NAN, POINT, SECONDS_PER_HOUR, SERIES, Study, bounded
 from analysis.text import Row, capitalised, count, listed, series_name
 from analysis.words import device_of, lines
 from unet_scaling.study.record_lines import Header
@@ -62,9 +62,8 @@ SAME_IOU = 1e-9
 def played_table(study: Study, points: Sequence[PointSeeds]) -> pd.DataFrame:
     """Return one row per point and kind of run, by series and workers: PLAYED_COLUMNS.
 
-    IoU and `difference` to 1 worker are medians over seeds with their intervals; the runs on 1 worker are
-    those of the same kind, and of the other kind for further seeds. `best`: no other set of options has a
-    higher median at this number of workers. What is not known is NaN.
+    The runs on 1 worker are those of the same kind, and of the other kind for further seeds. What is not
+    known is NaN.
     """
     baselines = [_baseline_of(points, point) for point in points]
     rows = []
@@ -335,13 +334,8 @@ SPEED_NEUTRAL = frozenset((
 ))  # fmt: skip
 
 
-@dataclass(frozen=True)
-class KnownSpeed:
-    """Images per second at a number of workers, with the interval; `source`: measured, predicted or none."""
-
-    bounded: Sequence[float] = (NAN, NAN, NAN)
-    source: str = ""
-    why: str = NO_SPEED
+# Images per second with their interval; measured, predicted or neither; and what the speed lacks.
+_Speed = tuple[Sequence[float], str, str]
 
 
 class RealSpeeds:
@@ -359,7 +353,7 @@ class RealSpeeds:
         self.series = {each.key: each for each in all_series(study) if not each.why_unpredictable}
         self.fitted: dict[tuple[str, ...], StepTime] = {}
 
-    def at(self, series: tuple[str, ...], workers: int) -> KnownSpeed:
+    def at(self, series: tuple[str, ...], workers: int) -> _Speed:
         """Return the speed of a series (options, framework, knobs), or of one as fast, at so many workers."""
         alike = sorted(
             (key for key in self.real if self.keys[key] == self.keys.get(series)),
@@ -368,19 +362,19 @@ class RealSpeeds:
         for key in alike:
             row = self.measured.get((*key, workers))
             if row is not None:
-                return KnownSpeed([row[name] for name in bounded("images_per_second")], "measured", "")
+                return [row[name] for name in bounded("images_per_second")], "measured", ""
         for key in alike:
             if key in self.series:
                 return self._predicted(self.series[key], workers)
-        return KnownSpeed()
+        return [NAN] * len(ENDS), "", NO_SPEED
 
-    def _predicted(self, series: Series, workers: int) -> KnownSpeed:
+    def _predicted(self, series: Series, workers: int) -> _Speed:
         if series.key not in self.fitted:
             self.fitted[series.key] = series.fit()
         forecast = self.fitted[series.key].at(series.counts.at(workers), series.work)
         within_one_node = bool((series.counts.nodes == 1).all())
         unseen = f"{UNSEEN_LINK}: it holds within one node only" if within_one_node else ""
-        return KnownSpeed(forecast.throughputs, "predicted", unseen)
+        return forecast.throughputs, "predicted", unseen
 
 
 def _speed_key(header: Header) -> Hashable:
@@ -422,22 +416,22 @@ def plan_table(
     return pd.DataFrame(rows, columns=PLAN_COLUMNS)
 
 
-def _cells(study: Study, evaluated: pd.DataFrame, speed: KnownSpeed, diverged: int) -> tuple[object, ...]:
+def _cells(study: Study, evaluated: pd.DataFrame, speed: _Speed, diverged: int) -> tuple[object, ...]:
     """Return the columns of a point behind its key."""
     first = evaluated.iloc[0]
     target = target_of(study, str(first["options"]))
     runs, reached, epochs = _epochs_to(target.iou, evaluated, diverged)
     images = float(evaluated["images_per_epoch"].median())
-    per_second, low, high = speed.bounded
+    (per_second, low, high), source, lacking = speed
     seconds = [images / each for each in (per_second, high, low)]
     totals = [each * of_one for each, of_one in zip(epochs, seconds, strict=True)]
     hours = [int(first["workers"]) * total / SECONDS_PER_HOUR for total in totals]
     title = study.score.title
     no_target = f"no {title} to reach: {target.source}" if math.isnan(target.iou) else ""
     is_single = bool((evaluated.groupby("run").size() <= 1).any())
-    lacking = (no_target, f"{title} {ONLY_AT_THE_END}" if is_single else "", speed.why)
-    why = "; ".join(filter(None, lacking))
-    return target.iou, runs, reached, *epochs, *seconds, *totals, *hours, speed.source, why
+    unknown = (no_target, f"{title} {ONLY_AT_THE_END}" if is_single else "", lacking)
+    why = "; ".join(filter(None, unknown))
+    return target.iou, runs, reached, *epochs, *seconds, *totals, *hours, source, why
 
 
 def _epochs_to(target: float, evaluated: pd.DataFrame, diverged: int) -> tuple[int, int, list[float]]:

@@ -41,18 +41,14 @@ DIGITS_COMPARED = 9
 
 
 def summarise(study: Study) -> pd.DataFrame:
-    """Return the points of a study, in the order of its runs.
+    """Return the points of a study, in the order of its runs: medians over repeats, and the study's axes.
 
-    Columns: those of summary.csv, `throughput` with its interval (the study's own unit) and the study's axes.
-    Every number is a median over repeats. Speed-up is the median throughput
-    over that of the same framework with the same options on 1 worker; `_common` takes the faster one of all
-    1-worker points with the same options instead, and is known only where every framework has such a point.
-    Efficiency is speed-up / workers, deviation 1 - efficiency. Intervals (95 %, see stats.py) need 3 repeats;
-    that of a speed-up is paired where both points have the same repeats, and carries the baseline's
-    uncertainty either way. Disturbed launches count for speed only where too few others of their point
-    remain (stats.timed), for IoU always. `nodes` is unknown where runs of a point differ in it; `node_`
-    columns have the node as the unit, on full nodes. What is not known is NaN, and `unknown` says why there
-    is no speed-up.
+    `throughput` is in the study's own unit. Speed-up is over the same framework with the same options on 1
+    worker; `_common` takes the faster one of all 1-worker points with the same options instead, and is known
+    only where every framework has such a point. Its interval is paired where both points have the same
+    repeats, and carries the baseline's uncertainty either way. Disturbed launches count for speed only where
+    too few others of their point remain (stats.timed), for IoU always. `nodes` is unknown where runs of a
+    point differ in it. What is not known is NaN, and `unknown` says why there is no speed-up.
     """
     runs = timed(study).runs.reset_index(drop=True)
     launches = launches_of(runs, POINT)
@@ -215,18 +211,11 @@ def iou_curves(study: Study) -> pd.DataFrame:
 
 
 def cost_table(study: Study) -> pd.DataFrame:
-    """Return one row per point, in the order of the study's runs.
-
-    Columns: options, framework, knobs, workers, `nodes` (NaN where unknown or where repeats differ); with
-    `_low` and `_high`, 95 % over launches: seconds, worker_hours and node_hours of a run, and to the target;
-    `_per_epoch` from the epochs after the warm-up; `target_iou`, `runs_to_target` (how many runs reached it),
-    `pareto` and `pareto_of` (the pair of numbers that the set is of). Medians over launches; seconds and
-    hours.
+    """Return one row per point, in the order of the study's runs, of the launches that count for speed.
 
     A run that never reaches the target is censored: it takes longer than it trained. The median is still
     known where more than half of the runs reach the target and no censored run stopped before that median;
-    otherwise it is NaN. Its interval is unknown as soon as one run is censored. Runs are those that count
-    for speed.
+    otherwise it is NaN. Its interval is unknown as soon as one run is censored.
     """
     targets = {options: target_of(study, options).iou for options in study.runs["options"].unique()}
     study = timed(study)
@@ -314,10 +303,9 @@ def _pareto(times: Array, costs: Array) -> NDArray[np.bool_]:
 
 
 def gpu_table(study: Study) -> pd.DataFrame:
-    """Return one row per point whose runs recorded their GPUs: medians over launches.
+    """Return one row per point whose runs recorded their GPUs: medians over launches, NaN where not known.
 
-    Of a launch, utilization and power are means over its GPUs, memory is that of the fullest GPU, and the
-    energy is that of all GPUs over the images of the epochs in use. NaN where a GPU did not say.
+    The memory of a launch is that of its fullest GPU; its energy is that of all, over the images in use.
     """
     columns = [*POINT, "repeats", "utilization", "memory_bytes", "power_watts", "joules_per_image"]
     recorded = study.budgets[study.budgets[list(GPU_COLUMNS)].notna().any(axis="columns")]

@@ -373,13 +373,11 @@ def _series(key: tuple[str, ...], runs: pd.DataFrame, throughput: str) -> Series
 class Extrapolation:
     """All predictions of a study; docs/columns.md has the columns of both tables.
 
-    predictions  one row for each that the points allow. A series with a 1-worker point and at least 3 counts
-                 is fitted on its 3, 4, ... smallest counts and held against every larger one (`held_out`);
-                 fitted on all counts, it is predicted at twice the largest. Nothing measured beyond
-                 `fitted_on` goes into a prediction.
+    predictions  a series with a 1-worker point and at least 3 counts is fitted on its 3, 4, ... smallest
+                 counts and held against every larger one (`held_out`); fitted on all counts, it is predicted
+                 at twice the largest. Nothing measured beyond `fitted_on` goes into a prediction.
     fits         the model fitted on all counts of each such series; NaN where the points cannot tell a term
-                 from the others. `last_efficiency_error` is that of taking the efficiency at the largest
-                 count fitted for all larger ones.
+                 from the others
     notes        how far predictions were off and what is expected beyond, or why there are none
     """
 
@@ -462,9 +460,7 @@ def request_table(study: Study, points: pd.DataFrame) -> pd.DataFrame:
     """Return one row per count of every series, measured or predicted: REQUEST_COLUMNS.
 
     `points` are those of `points.summarise`. `worker_hours` are of one training, its epochs as in the
-    series, each as fast as those after the warm-up; NaN of emulated runs, which train nothing. `coverage` is
-    the confidence that the interval of the efficiency can promise: of a measured one by its launches and
-    those on 1 worker, of a predicted one the nominal one of the model.
+    series; NaN of emulated runs, which train nothing.
     """
     every = []
     known = points[points["throughput"].notna()].sort_values("workers")

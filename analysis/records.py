@@ -32,7 +32,7 @@ from unet_scaling.study.errors import UserError
 from unet_scaling.study.measurements import PHASE_COLUMNS, STARTUP_COLUMNS, CpuFacts
 from unet_scaling.study.record import Record, read_record
 from unet_scaling.study.record_lines import AttemptFacts, Epoch, Evaluation, Header, Provenance, Scores
-from unet_scaling.study.run_state import STATE_OF_END, Exclusion, RunState, State, first_problem, recorded_run
+from unet_scaling.study.run_state import STATE_OF_END, Exclusion, State, first_problem, recorded_run
 from unet_scaling.study.saliency import Saliency
 from unet_scaling.study.study_file import config_path, read_config
 from unet_scaling.study.validation import StrictModel
@@ -133,20 +133,15 @@ def read_run(folder: Path) -> CompleteRun | UnusableRun:
     run = recorded_run(folder, config)
     unusable = partial(UnusableRun.of, name_of(folder), config)
     if run.record is None or not run.state.is_complete:
-        return unusable(run.state.state, _why_incomplete(run.state))
-    reason = why_unusable(run.record)
-    if reason:
-        return unusable(*reason)
+        state, reason = run.state.state, run.state.reason
+        told = f"{state}: {reason}" if state in STATE_OF_END.values() else reason
+        return unusable(state, told or "no record yet: it has not started")
+    if why := why_unusable(run.record):
+        return unusable(*why)
     faults, unread = step_faults(run.record)
     if faults:
         return unusable("invalid", first_problem(faults))
     return _complete_run(folder, run.record, unread)
-
-
-def _why_incomplete(state: RunState) -> str:
-    if state.state in STATE_OF_END.values():
-        return f"{state.state}: {state.reason}"
-    return state.reason or "no record yet: it has not started"
 
 
 def why_unusable(record: Record) -> tuple[State | Exclusion, str] | None:

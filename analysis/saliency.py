@@ -302,9 +302,8 @@ def image_table(study: Study) -> pd.DataFrame:
 def curve_table(study: Study) -> pd.DataFrame:
     """Return SALIENCY_CURVE_COLUMNS, a row per set of options, score, kind of curve and share of the pixels.
 
-    `own` is in the map's order. Each is the mean over images, of the mean over trainings. The images are
-    those that every training explains; runs of equal weights count once. Intervals are Student's over the
-    images, unknown for a single one.
+    The images are those that every training explains; runs of equal weights count once. Intervals are
+    Student's over the images, unknown for a single one.
     """
     rows: list[tuple[object, ...]] = []
     for options, runs in study.runs.groupby("options", sort=False):

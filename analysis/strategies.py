@@ -42,11 +42,8 @@ STRATEGY_COLUMNS = [
 def strategy_table(study: Study, budget: pd.DataFrame) -> pd.DataFrame:
     """Return one row per point of several workers that has another strategy than averaged gradients.
 
-    `against` are the options of the same point with averaged gradients. `ratio` is throughput over its,
-    paired by repeat and corrected for all rows; `difference` is score minus its, `non_inferior` "yes", "no"
-    or "not shown" by `margin`. `most_gain` is by which share that point would be faster without any exchange,
-    by its row of `budget.budget_table`: what a strategy may gain. `doubts` names the requirements that the
-    runs of both points do not meet: nothing is claimed then.
+    `against` are the options of the same point with averaged gradients. `most_gain` follows from its row of
+    `budget.budget_table`. `doubts` names what the runs of both points do not meet: nothing is claimed then.
     """
     axes = strategy_axes(study)
     if not axes:

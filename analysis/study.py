@@ -96,17 +96,11 @@ def _nothing(columns: Sequence[str]) -> pd.DataFrame:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One usable run. What is not known is NaN or None, never 0.
+    """One usable run, a row of runs.csv (docs/columns.md). What is not known is NaN or None, never 0.
 
-    `options` and `knobs` are labels of what varies in the study, in all frameworks or in one only.
-    `hosts` are those of all its attempts, and `started_utc` is the first one's. Times are of the epochs
-    after the warm-up that did not stall: `seconds_per_epoch` is their median, the throughputs and
-    `step_seconds` are sums over sums. `busy_share` is the share of a worker's time that went to other
-    processes, `disturbed` why the launch counts as disturbed
-    (unet_scaling/study/disturbance.py), empty where it does not, and `stalls` names its stalled epochs.
-    `dilation` is how many times the virtual cluster was slowed, whose links had `link_rate` before that.
-    `emulated_by` is the profile by which its workers waited, empty where they computed. `scores` are those
-    that a script reported, or a task that has several, "accuracy=0.93, f1=0.9".
+    `options` and `knobs` are labels of what varies in the study, in all frameworks or in one only. `hosts`
+    are those of all its attempts, and `started_utc` is the first one's. `disturbed` is why the launch counts
+    as disturbed (unet_scaling/study/disturbance.py), empty where it does not.
     """
 
     run: str

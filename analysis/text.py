@@ -23,8 +23,8 @@ _SPEEDS = (
     "throughput", "speedup", "speedup_common", "efficiency", "efficiency_common", "ratio", "maps_per_second",
     "training_seconds", "worker_hours",
 )  # fmt: skip
-# From how many seconds on a column of durations is shown in a unit, the unit's seconds, and its name.
-UNITS_SECONDS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
+# From how many seconds on a column of durations is shown in a unit, the unit's seconds, and its names.
+UNITS_SECONDS = ((7200.0, 3600.0, "h", "hours"), (120.0, 60.0, "min", "minutes"), (0.0, 1.0, "s", "seconds"))
 
 Row = Mapping[Hashable, Any]
 
@@ -106,14 +106,16 @@ def chart_percent(share: float, decimals: int = 0) -> str:
     return chart_number(100 * share, f".{decimals}f") + " %" if math.isfinite(share) else ""
 
 
-def unit_of(seconds: "pd.Series[float]") -> tuple[float, str]:
+def unit_of(seconds: "pd.Series[float]", *, is_long: bool = False) -> tuple[float, str]:
     """Return the (seconds, name) of the unit in which a column of durations reads best."""
-    return unit_of_value(float(seconds.max()) if len(seconds) else math.nan)
+    return unit_of_value(float(seconds.max()) if len(seconds) else math.nan, is_long=is_long)
 
 
-def unit_of_value(seconds: float) -> tuple[float, str]:
+def unit_of_value(seconds: float, *, is_long: bool = False) -> tuple[float, str]:
     """Return the (seconds, name) of the unit in which one duration reads best."""
-    return next(((size, name) for least, size, name in UNITS_SECONDS if seconds >= least), (1.0, "s"))
+    known = (unit for unit in UNITS_SECONDS if seconds >= unit[0])
+    _, size, *names = next(known, UNITS_SECONDS[-1])
+    return size, names[is_long]
 
 
 def listed(parts: Iterable[str]) -> str:

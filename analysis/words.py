@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.stats import CONFIDENCE, FEWEST_REPEATS, RECOMMENDED_REPEATS
-from analysis.study import NAMES, NOT_PROVEN_EQUAL, Study, StudyKind
+from analysis.study import NAMES, NOT_PROVEN_EQUAL, SECONDS_PER_HOUR, Study, StudyKind
 from analysis.text import (
     Row,
     bracketed,
@@ -22,14 +22,11 @@ from analysis.text import (
     number,
     percent,
     sentence,
-    series_name,
     unit_of_value,
     with_interval,
 )
 from unet_scaling.study.command_line import CALLED
 
-# From so many hours on a cost reads best in this unit: its name, and how many make an hour.
-UNITS_HOURS = ((2.0, "hours", 1), (2 / 60, "minutes", 60), (0.0, "seconds", 3600))
 COMMAND_AFTER = re.compile(rf": (?={re.escape(CALLED)} )")
 INTERVAL = re.compile(r"\[([-+\d.,%]+), ([-+\d.,%]+)\]")
 
@@ -53,20 +50,18 @@ def device_of(study: Study) -> str:
 
 def cost(row: Row, device: str, *, bounded: bool = False) -> str:
     """Return what one training costs, `bounded` with its interval: "12.3 [12.1, 12.4] GPU-hours"."""
-    hours = row["worker_hours"]
-    known = (unit for unit in UNITS_HOURS if hours >= unit[0])
-    _, unit, of_hour = next(known, UNITS_HOURS[0])
-    shown = (
-        with_interval(row, "worker_hours", "~3", 1 / of_hour) if bounded else number(hours * of_hour, "~3")
-    )
-    return f"{shown} {device}-{unit}"
+    size, unit = unit_of_value(SECONDS_PER_HOUR * row["worker_hours"], is_long=True)
+    return f"{_in_units(row, 'worker_hours', size / SECONDS_PER_HOUR, bounded)} {device}-{unit}"
 
 
 def _duration(row: Row, column: str, *, bounded: bool = False) -> str:
     """Return a duration of a row in the unit that reads best, `bounded` with its interval: "2.5 min"."""
     size, unit = unit_of_value(row[column])
-    shown = with_interval(row, column, "~3", size) if bounded else number(row[column] / size, "~3")
-    return f"{shown} {unit}"
+    return f"{_in_units(row, column, size, bounded)} {unit}"
+
+
+def _in_units(row: Row, column: str, size: float, bounded: bool) -> str:
+    return with_interval(row, column, "~3", size) if bounded else number(row[column] / size, "~3")
 
 
 def _signed(difference: float) -> str:
@@ -102,14 +97,12 @@ def _environment(*, is_page: bool) -> Environment:
         "drawn": Markup,
         "duration": _duration,
         "faster": _percent_faster,
-        "first_of": first_of,
         "interval": interval_of,
         "listed": listed,
         "number": number,
         "pasted": lambda step: [*COMMAND_AFTER.split(step, 1), ""][:2],
         "percent": percent,
         "sentence": sentence,
-        "series_name": series_name,
         "shown": with_interval,
         "signed": _signed,
         # No line ends inside an interval.

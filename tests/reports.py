@@ -23,7 +23,6 @@ from analysis.load import load_study
 from analysis.older import epoch_work, load_reference
 from analysis.report.columns import TABLES, table_files
 from analysis.report.exports import export_files, summary_json
-from analysis.report.program import FigureFiles
 from analysis.study import Study
 from unet_scaling.study.options import Criteria
 
@@ -39,7 +38,7 @@ EMPTY = (
 def without_figures() -> Iterator[None]:
     """Let commands draw nothing while the block runs: figures take most of their time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("analysis.report.program.draw_figures", lambda _: FigureFiles())
+        patch.setattr("analysis.report.program.draw_figures", lambda _: {})
         patch.setattr("analysis.compare.show.forest", lambda _: [])
         patch.setattr("analysis.compare.show.comparison_page", lambda *_: "")
         yield

@@ -10,9 +10,9 @@ from torch import nn
 
 from analysis.assemble import make_report
 from analysis.figures.catalogue import FIGURES
+from analysis.figures.frame import Inputs
 from analysis.load import load_study
 from analysis.report.exports import latex_escaped, summary_latex, summary_markdown
-from analysis.report.program import inputs_of
 from slurm.preflight import check_inputs
 from tests.records import write_run
 from tests.studies import make_point
@@ -249,7 +249,7 @@ def test_every_caption_answer_and_table_says_that_the_runs_are_emulated(tmp_path
     report = make_report(load_study(write_emulated(tmp_path / "study")))
     said = report.study.kind.restricted[1:]
     assert said == "mulated"
-    inputs = inputs_of(report)
+    inputs = Inputs.of(report)
     charts = {name: figure.known(inputs) for name, figure in FIGURES.items() if name != "quality"}
     texts = [FIGURES[name].caption(inputs, known) for name, known in charts.items() if known]
     assert len(texts) >= 3

@@ -34,7 +34,7 @@ from analysis.figures.style import (
     text_width,
 )
 from analysis.study import NAN, POINT, SERIES, Array, Study, bounded
-from analysis.text import Row, chart_interval, chart_number, chart_percent, clean, count, printable
+from analysis.text import Row, chart_interval, chart_number, chart_percent, clean, count, printable, resolved
 
 # More panels and marks than these can no longer be told apart on a page, nor more knobs by their line style.
 MOST_OPTIONS = 6
@@ -130,6 +130,11 @@ class Inputs:
     report: Report
     study: Study
     points: pd.DataFrame
+
+    @classmethod
+    def of(cls, report: Report) -> "Inputs":
+        """Return those of the figures of a report."""
+        return cls(report, report.study, resolved(report.points))
 
     @cached_property
     def series(self) -> list[DrawnSeries]:

@@ -484,10 +484,10 @@ class CostChart(Chart):
         log = bool(rows["seconds"].max() >= WIDE_COST_RATIO * rows["seconds"].min())
         names = []
         for column, seconds in (("seconds", 1.0), ("hours", SECONDS_PER_HOUR)):
-            size, unit = unit_of(rows[column] * seconds)
+            size, name = unit_of(rows[column] * seconds, is_long=True)
             columns = bounded(column)
             rows[columns] *= seconds / size
-            names.append({"s": "seconds", "min": "minutes", "h": "hours"}[unit])
+            names.append(name)
             values = rows[columns].to_numpy(dtype=np.float64)
             value_axis(axes, "x" if column == "hours" else "y", values, log=log, beyond=(0.12, 0.12))
         axes.set(ylabel=names[0], xlabel=f"worker-{names[1]}")

@@ -128,7 +128,7 @@ class CandidateSet:
     def compared(self) -> list[Row]:
         """The comparisons at the largest worker count of both; of several frameworks, the compared pair."""
         every = self.comparisons.values()
-        rows = [row for row in every if compared_framework(row) == COMPARED[1]] or list(every)
+        rows = [row for row in every if row["framework"] == COMPARED[1]] or list(every)
         most = max((row["workers"] for row in rows), default=0)
         return [row for row in rows if row["workers"] == most]
 
@@ -205,17 +205,16 @@ def recommend(
 ) -> list[Recommendation]:
     """Return one recommendation for each set of options, in the order of the points.
 
-    `points` are those of `points.summarise`, `iou` of `iou.iou_table`, `cost` of `points.cost_table`;
-    `comparisons` of `contrast.compare` and `between` of `iou.iou_between_frameworks`, both with the
-    framework compared. `baseline_doubt` says what speaks against the
-    runs on 1 worker as the baseline of the others.
+    `points` are those of `points.summarise`, `iou` of `iou.iou_table`, `cost` of `points.cost_table`,
+    `comparisons` of `contrast.compare` and `between` of `iou.iou_between_frameworks`. `baseline_doubt` says
+    what speaks against the runs on 1 worker as the baseline of the others.
     """
     table = points
     for more in (iou.rename(columns={"why": "iou_why"}), cost):
         table = table.merge(more[[*POINT, *more.columns.difference(points.columns, sort=False)]], on=POINT)
     compared: dict[object, dict[tuple[int, str, Framework, str], Row]] = {}
     for row in comparisons.to_dict("records"):
-        key = row["workers"], row["native_knobs"], compared_framework(row), row["horovod_knobs"]
+        key = row["workers"], row["native_knobs"], row["framework"], row["horovod_knobs"]
         compared.setdefault(row["options"], {})[key] = row
     return [
         _recommendation(
@@ -225,17 +224,12 @@ def recommend(
     ]
 
 
-def compared_framework(row: Row) -> Framework:
-    """Return what a row compares native DDP with: Horovod, unless it names a further framework."""
-    framework: Framework = row.get("framework", COMPARED[1])
-    return framework
-
-
 def slower_framework(row: Row) -> Framework | None:
     """Return the framework that a comparison calls slower, or suggests to be; None where it says neither."""
     if row["outcome"] not in (*FASTER, *SUGGESTED):
         return None
-    return compared_framework(row) if row["ratio_low"] > 1 else COMPARED[0]
+    framework: Framework = row["framework"] if row["ratio_low"] > 1 else COMPARED[0]
+    return framework
 
 
 def least_efficiency(workers: int, criteria: Criteria) -> float:

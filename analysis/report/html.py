@@ -60,7 +60,7 @@ KIND_WORDS: dict[Kind, str] = {
 
 def report_page(
     report: Report,
-    figures: Callable[[str], Sequence[DrawnFigure]],
+    figures: Mapping[str, Sequence[DrawnFigure]],
     links: Mapping[str, str],
 ) -> str:
     """Return the report as HTML. The template escapes every text; figures are the project's own SVG.
@@ -83,7 +83,7 @@ def report_page(
         compared_options=report.compared_options,
         doubts=report.doubts,
         caveats=caveats,
-        main_figures=figures(MAIN),
+        main_figures=figures.get(MAIN, ()),
         sections=list(sections(report, figures)),
         run_links=links,
         origins=origins(study.subject),
@@ -150,7 +150,7 @@ class Section:
         return not (self.drawings or self.remarks or self.gallery or any(grid.groups for grid in self.grids))
 
 
-def sections(report: Report, figures: Callable[[str], Sequence[DrawnFigure]]) -> Iterator[Section]:
+def sections(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> Iterator[Section]:
     """Yield the evidence in reading order.
 
     A study of played runs only, or of maps, has no speed of training; emulated runs have nothing else, and of
@@ -189,7 +189,7 @@ def sections(report: Report, figures: Callable[[str], Sequence[DrawnFigure]]) ->
         gallery = _gallery(report) if name == "saliency" else None
         if name == "seen":
             gallery = {"run": "", "rows": seen}
-        yield Section(key, *said, is_open.get(name, True), figures(name), tables, gallery)
+        yield Section(key, *said, is_open.get(name, True), figures.get(name, ()), tables, gallery)
 
 
 def _said(report: Report, name: str, values: Values) -> tuple[str, str, str, list[str]]:
@@ -217,12 +217,6 @@ def _series(report: Report, row: Mapping[Any, Any]) -> str:
     return series_name(row, report.study.names) + (f" ({row['options']})" if row["options"] else "")
 
 
-def _points(report: Report) -> Values:
-    points = report.points
-    best = points.sort_values("throughput", ascending=False).to_dict("records")[0]
-    return {"best": best, "has_speedup": points.loc[points["workers"] > 1, "speedup"].notna().any()}
-
-
 def _against(report: Report, compared: pd.DataFrame) -> Values:
     """Return the worker counts of each outcome, by the options and knobs in which comparisons differ."""
     labels = [name for name in ("options", "native_knobs", "horovod_knobs") if compared[name].nunique() > 1]
@@ -235,11 +229,6 @@ def _against(report: Report, compared: pd.DataFrame) -> Values:
     number_of = count(len(report.comparisons), "comparison")
     said = f"{listed(levels)} intervals, corrected for {number_of}." if levels else "No intervals."
     return {"found": found, "sizes": compared.groupby("outcome", sort=False).size().to_dict(), "levels": said}
-
-
-def _frameworks(report: Report) -> Values:
-    slower = report.wrappers.loc[report.wrappers["outcome"] == NATIVE_FASTER, "framework"]
-    return {"slower": [NAMES[framework] for framework in slower.unique()]}
 
 
 def _budget(report: Report) -> Values:
@@ -315,10 +304,6 @@ def _played(report: Report) -> Values:
     }
 
 
-def _saliency(report: Report) -> Values:
-    return {"found": [*report.saliency.warnings, *report.saliency.sentences]}
-
-
 def _gallery(report: Report) -> Values | None:
     """Return the pictures of the first run that has some of images with curves; None where no run has."""
     study = report.saliency.study
@@ -365,9 +350,18 @@ def _source(explained: Explained, file: SaliencyFile | None) -> str:
 
 
 _VALUES: Mapping[str, Callable[[Report], Values]] = {
-    "points": _points,
+    "points": lambda report: {
+        "best": report.points.sort_values("throughput", ascending=False).to_dict("records")[0],
+        "has_speedup": report.points.loc[report.points["workers"] > 1, "speedup"].notna().any(),
+    },
     "against": lambda report: _against(report, report.comparisons),
-    "frameworks": _frameworks,
+    "frameworks": lambda report: {
+        "slower": [
+            NAMES[row["framework"]]
+            for row in report.wrappers.drop_duplicates(["framework", "outcome"]).to_dict("records")
+            if row["outcome"] == NATIVE_FASTER
+        ]
+    },
     "strategies": lambda report: {"found": strategy_sentence(report.study, report.strategies)},
     "budget": _budget,
     "iou": _iou,
@@ -376,7 +370,7 @@ _VALUES: Mapping[str, Callable[[Report], Values]] = {
     "request": lambda report: {"remarks": report.request_sentences[1:MOST_REMARKS]},
     "prediction": _prediction,
     "played": _played,
-    "saliency": _saliency,
+    "saliency": lambda report: {"found": [*report.saliency.warnings, *report.saliency.sentences]},
     "notes": lambda report: {"remarks": _notes_beside(report), "notes": len(_notes_beside(report))},
 }
 

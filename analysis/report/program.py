@@ -4,7 +4,7 @@ import argparse
 import gc
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
@@ -23,8 +23,8 @@ from analysis.report.console import print_left_out, print_report, report_console
 from analysis.report.exports import export_files, summary_markdown
 from analysis.report.html import MAIN, report_page
 from analysis.report.provenance import study_file
-from analysis.study import Study, names_of
-from analysis.text import clean, resolved
+from analysis.study import names_of
+from analysis.text import clean
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
 from unet_scaling.study.files import READABLE, write_atomically
 from unet_scaling.study.record import RECORD_NAME
@@ -38,20 +38,6 @@ PAGE_NAME = "report.html"
 LEARNED_SECTIONS = ("iou", "loss", "cost")
 
 
-@dataclass(frozen=True)
-class FigureFiles:
-    """The figures of a report by name: the section of each, those drawn, and those that are not."""
-
-    sections: Mapping[str, str] = field(default_factory=dict)
-    drawn: Mapping[str, DrawnFigure] = field(default_factory=dict)
-    missing: Sequence[str] = ()
-
-    def in_section(self, anchor: str) -> list[DrawnFigure]:
-        """Return the figures of a section of the page."""
-        here = [name for name, section in self.sections.items() if section == anchor]
-        return [self.drawn[name] for name in here if name in self.drawn]
-
-
 def write_report(report: Report, folder: Path) -> list[Path]:
     """Write the report's files; the same study, in the same place, always gives the same bytes.
 
@@ -63,18 +49,16 @@ def write_report(report: Report, folder: Path) -> list[Path]:
         raise UserError(f"{folder} is a link; give --output {folder.resolve()}")
     figures = draw_figures(report)
     contents = table_files(report) | export_files(report)
-    for drawn in figures.drawn.values():
+    for drawn in (drawn for of_section in figures.values() for drawn in of_section):
         contents |= {f"{drawn.name}.svg": drawn.svg, f"{drawn.name}.png": drawn.png}
     contents |= study_file(report.study.subject) | {"summary.md": summary_markdown(report).encode()}
-    contents[PAGE_NAME] = report_page(report, figures.in_section, run_links(report, folder)).encode()
+    contents[PAGE_NAME] = report_page(report, figures, run_links(report, folder)).encode()
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE)
-    pictures = [
-        f"{report.study.score.key(name)}.{kind}" for name in figures.missing for kind in ("svg", "png")
-    ]
+    pictures = {f"{report.study.score.key(name)}.{kind}" for name in FIGURES for kind in ("svg", "png")}
     tables = {table.name(report) for table in TABLES}
-    for name in (*pictures, *(tables - set(contents))):
+    for name in (pictures | tables) - contents.keys():
         (folder / name).unlink(missing_ok=True)
     return [folder / name for name in contents]
 
@@ -93,21 +77,21 @@ def run_links(report: Report, folder: Path) -> dict[str, str]:
     return links
 
 
-def draw_figures(report: Report) -> FigureFiles:
-    """Draw every figure that the tables of the study allow.
+def draw_figures(report: Report) -> Mapping[str, Sequence[DrawnFigure]]:
+    """Return every figure that the tables of the study allow, by the section of the page where it stands.
 
     On the first screen stands the speed-up with the IoU; of several sets of options, their ratios; of played
     runs only, their IoU.
     """
-    inputs = inputs_of(report)
-    made = dict(zip(FIGURES, parallel_map(partial(_drawn, inputs), list(FIGURES)), strict=True))
-    drawn = {name: each for name, each in made.items() if each is not None}
-    missing = [name for name in made if name not in drawn]
+    inputs = Inputs.of(report)
+    made = zip(FIGURES, parallel_map(partial(_drawn, inputs), list(FIGURES)), strict=True)
+    drawn = {name: each for name, each in made if each is not None}
     first = "ratio" if len(inputs.options) > 1 and "ratio" in drawn else "scaling"
     first = "quality" if inputs.study.runs.empty else first
-    sections = {name: figure.section for name, figure in FIGURES.items()}
-    sections |= {first: MAIN} if first in drawn else {}
-    return FigureFiles(sections, drawn, missing)
+    sections: dict[str, list[DrawnFigure]] = {}
+    for name, each in drawn.items():
+        sections.setdefault(MAIN if name == first else FIGURES[name].section, []).append(each)
+    return sections
 
 
 def _drawn(inputs: Inputs, name: str) -> DrawnFigure | None:
@@ -126,44 +110,28 @@ def _drawn(inputs: Inputs, name: str) -> DrawnFigure | None:
     return picture(panels, study.score.key(name), figure.caption(inputs, charts), alternative)
 
 
-def inputs_of(report: Report) -> Inputs:
-    """Return what the figures of a report are drawn from."""
-    return Inputs(report, report.study, resolved(report.points))
-
-
 # A change of these makes another report.
 WATCHED = (STUDY_NAME, REPEATS_NAME, f"*/{RECORD_NAME}")
 
 
-def report_records(options: argparse.Namespace) -> int:
-    """Report on the records of a study, with --watch again and again."""
-    source: Path = options.study
+def report_study(options: argparse.Namespace) -> int:
+    """Report on the records of a study, with --watch again and again; on older logs, or on a table."""
+    source: Path = options.study or options.reference or Path()
+    folder = options.output or source / "report"
     if options.watch:
-        return watch(source, options.output or source / "report", options.watch)
-    return _report(load_study(source), source, options.output)
-
-
-def report_reference(options: argparse.Namespace) -> int:
-    """Report on logs in the older layout."""
-    names = names_of() if options.names is None else arm_names(options.names)
-    work = epoch_work(options.images, options.batch)
-    study = load_reference(options.reference, work, names)
-    return _report(study, options.reference, options.output)
-
-
-def report_csv(options: argparse.Namespace) -> int:
-    """Report on a table of the user's."""
-    study = load_csv(options.csv, dict(options.column), options.weak)
-    return _report(study, Path(), options.output)
-
-
-def _report(study: Study, source: Path, output: Path | None) -> int:
+        return watch(source, folder, options.watch)
+    if options.csv:
+        study = load_csv(options.csv, dict(options.column), options.weak)
+    elif options.reference:
+        names = names_of() if options.names is None else arm_names(options.names)
+        study = load_reference(source, epoch_work(options.images, options.batch), names)
+    else:
+        study = load_study(source)
     if study.subject.runs.empty:
         print_left_out(study, report_console())
         raise UserError(f"{source} has no usable run; the reasons are listed above", EXIT_BAD_DATA)
     # The study stays until the end: no search for garbage, in any process, needs to visit it.
     gc.freeze()
-    folder = output or source / "report"
     report = make_report(replace(study, output=folder))
     try:
         write_report(report, folder)

@@ -19,7 +19,6 @@ from analysis.text import UNKNOWN, Row, capitalised, clean, cleaned, interval_of
 FLOAT_FORMAT = "%.10g"
 FORMULA = re.compile(r"^\s*[=+@-](?=.*[^\d.])")
 UNITS = {"ms": 1e-3, "MB": 1e6, "GB": 1e9}
-_PARTS_OF_HOURS = {"s": "seconds", "min": "minutes", "h": "hours"}
 # A page of more rows is slow to open, and nobody reads them there.
 _MOST_ROWS = 200
 BADGES = {
@@ -171,8 +170,8 @@ class ColumnLine:
             scale, words["time"] = unit_of(table[name])
         if "hours" in marks:
             # One unit for all columns of a table.
-            seconds, unit = unit_of(3600 * table["worker_hours"])
-            scale, words["hours"] = seconds / 3600, _PARTS_OF_HOURS[unit]
+            seconds, words["hours"] = unit_of(3600 * table["worker_hours"], is_long=True)
+            scale = seconds / 3600
         heading = self.heading.format_map(words)
         return [number_column(heading, name, form, scale=scale, bounded="±" in marks)]
 
