@@ -124,14 +124,17 @@ def side_by_side(table: pd.DataFrame, on: Sequence[str]) -> pd.DataFrame:
 
 
 def paired_runs(study: Study) -> pd.DataFrame:
-    """Return one row for each pair of runs of one repeat: KEY, repeat, and the columns of both runs.
+    """Return one row for each pair of runs of one repeat that counts: KEY, repeat, columns of both runs."""
+    return undisturbed(side_by_side(study.runs, ["options", "workers", "repeat"]), ("native", "other"), KEY)
 
-    Pairs with a disturbed launch are left out where enough others of their point remain; `has_disturbed`
-    tells the others of these.
+
+def undisturbed(pairs: pd.DataFrame, arms: tuple[str, str], key: list[str]) -> pd.DataFrame:
+    """Return the pairs without a disturbed launch, or all of a `key` of which too few others remain.
+
+    Columns of the two `arms` end in their names.
     """
-    pairs = side_by_side(study.runs, ["options", "workers", "repeat"])
-    pairs["has_disturbed"] = (pairs["disturbed_native"] != "") | (pairs["disturbed_other"] != "")
-    return pairs[counts_for_speed(pairs, pairs["has_disturbed"], KEY)].reset_index(drop=True)
+    first, second = (pairs[f"disturbed_{arm}"] != "" for arm in arms)
+    return pairs[counts_for_speed(pairs, first | second, key)].reset_index(drop=True)
 
 
 def pair_of(row: Sequence[Any]) -> PointPair:

@@ -15,7 +15,7 @@ from analysis.beside import (
     prediction_inputs,
     series_sha256,
 )
-from analysis.predict import Series, StepTime, all_series
+from analysis.predict import Series, all_series
 from analysis.stats import CONFIDENCE, median_intervals, share_interval, timed
 from analysis.study import FORECAST_COLUMNS, NAN, POINT, SERIES, Array, Names, Study, bounded
 from analysis.text import count, listed, number, number_with_interval, percent
@@ -53,7 +53,6 @@ def predict_study(folder: Path, study: Study, workers: Sequence[int]) -> Predict
     # Before anything is computed: a run that starts meanwhile is younger than what was read.
     written = datetime.now(UTC)
     head, dirty = commit()
-    fits = [(series, series.fit()) for series in known]
     return PredictionFile(
         study=study.name,
         written_utc=written.isoformat(timespec="seconds"),
@@ -61,13 +60,13 @@ def predict_study(folder: Path, study: Study, workers: Sequence[int]) -> Predict
         dirty=dirty,
         unit=study.unit,
         inputs=prediction_inputs(folder, study),
-        points=[_point(study, series, fitted, each) for series, fitted in fits for each in workers],
+        points=[_point(study, series, each) for series in known for each in workers],
     )
 
 
-def _point(study: Study, series: Series, fitted: StepTime, workers: int) -> PredictedPoint:
+def _point(study: Study, series: Series, workers: int) -> PredictedPoint:
     at = series.counts.at(workers)
-    forecast = fitted.at(at, series.work)
+    forecast = series.fitted.at(at, series.work)
     alike = (study.runs[SERIES] == list(series.key)).all(axis=1)
     config = study.headers[study.runs.loc[alike, "run"].iloc[0]].config
     options, _, knobs = series.key
@@ -82,7 +81,7 @@ def _point(study: Study, series: Series, fitted: StepTime, workers: int) -> Pred
         series_sha256=series_sha256(config),
         workers=workers,
         nodes=int(at.nodes[0]),
-        fitted_on=[int(each) for each in fitted.counts.workers],
+        fitted_on=[int(each) for each in series.counts.workers],
         step_seconds=_estimate(*forecast.bounded),
         throughput=_estimate(*forecast.throughputs),
         linear=_estimate(forecast.work / float(np.median(alone)), low, high),

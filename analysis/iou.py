@@ -50,10 +50,9 @@ TASK_SCORE_COLUMNS = [*POINT, "score", "judged", "seeds", *bounded("value")]
 
 @dataclass(frozen=True)
 class PointSeeds:
-    """The IoU of each repeat of one point, how many images it is of, and how many of its runs diverged.
+    """The IoU of each seed of one point, how many images it is of, and how many of its runs diverged.
 
-    `constant` is the score of the best constant prediction; NaN where it is not known. Of played runs, and of
-    real ones beside them, IoU is by seed.
+    `constant` is the score of the best constant prediction; NaN where it is not known.
     """
 
     options: str
@@ -257,17 +256,21 @@ def learning_of(points: Sequence[PointSeeds | None], least: float) -> list[Learn
 
 
 def seeds_of(study: Study) -> list[PointSeeds]:
-    """Return every point with the IoU of its repeats, in the order of the study's runs."""
+    """Return every point with the IoU of its seeds, in the order of the study's runs.
+
+    A seed is one repeat; logs that do not tell it have that of the repeat.
+    """
     lost = study.left_out[study.left_out["state"] == "diverged"]
     diverged = {point: set(runs["repeat"]) for point, runs in lost.groupby(POINT)}
     runs = study.runs.assign(constant=study.runs["run"].map(_constant_scores(study)).astype(float))
+    runs["seed"] = runs["seed"].fillna(runs["repeat"]).astype(int)
     points = []
     groups: dict[Any, pd.DataFrame] = dict(iter(runs.groupby(POINT, sort=False)))
     for key, own in groups.items():
         options, framework, knobs, workers = key
-        ious = dict(zip(own["repeat"].tolist(), own["iou"].astype(float).tolist(), strict=True))
+        ious = dict(zip(own["seed"].tolist(), own["iou"].astype(float).tolist(), strict=True))
         images = float(own["test_images"].iloc[-1])
-        without_iou = len(diverged.get(key, set()) - ious.keys())
+        without_iou = len(diverged.get(key, set()) - set(own["repeat"]))
         constant = float(own["constant"].median())
         point = (str(options), str(framework), str(knobs), int(workers))
         points.append(PointSeeds(*point, ious, images, without_iou, constant))
@@ -285,11 +288,11 @@ def _constant_scores(study: Study) -> "pd.Series[float]":
 
 
 def differences_of(pairs: Sequence[tuple[PointSeeds, PointSeeds] | None]) -> list[Difference]:
-    """Return IoU of the first point of each pair minus that of the second, in the repeats that both have."""
+    """Return IoU of the first point of each pair minus that of the second, in the seeds that both have."""
     samples = []
     for pair in pairs:
         first, second = (pair[0].ious, pair[1].ious) if pair else ({}, {})
-        common = [first[repeat] - second[repeat] for repeat in first if repeat in second]
+        common = [first[seed] - second[seed] for seed in first if seed in second]
         samples.append(np.array(common, dtype=np.float64))
     intervals = median_intervals(samples)
     return [

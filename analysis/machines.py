@@ -511,7 +511,7 @@ def _chosen(names: tuple[str, str], arms: list[pd.DataFrame]) -> str:
     if not any(again for again, _ in again_or_once):
         return ""
     # Only now: few studies need it, and it takes long to import.
-    from scipy import stats  # type: ignore[import-untyped]
+    from scipy import stats
 
     if quiet[0] == quiet[1] and stats.fisher_exact(again_or_once).pvalue >= FIXED_SIGNIFICANCE:
         return ""

@@ -34,7 +34,7 @@ from analysis.iou import (
 )
 from analysis.options import OPERATIONAL, flat_options
 from analysis.points import target_of
-from analysis.predict import UNSEEN_LINK, Series, StepTime, all_series
+from analysis.predict import UNSEEN_LINK, all_series
 from analysis.stats import (
     FEWEST_REPEATS,
     NOT_NEGATIVE,
@@ -86,14 +86,10 @@ def points_of(study: Study) -> list[PointSeeds]:
 
 
 def _of_kind(kind: RunKind, study: Study) -> Iterator[PointSeeds]:
-    """Yield the points with their IoU by seed: two studies may number their repeats otherwise."""
-    seeds = study.runs.set_index([*POINT, "repeat"])["seed"].to_dict()
-    known = set()
-    for point in seeds_of(study):
-        key = (*point.series, point.workers)
-        known.add(key)
-        by_seed = {int(seeds[*key, repeat]): iou for repeat, iou in point.ious.items()}
-        yield replace(point, ious=by_seed, kind=kind)
+    """Yield the points, those of which every run diverged last."""
+    points = [replace(point, kind=kind) for point in seeds_of(study)]
+    yield from points
+    known = {(*point.series, point.workers) for point in points}
     lost = study.left_out[study.left_out["state"] == "diverged"]
     for key_of_lost, runs in lost.groupby(POINT):
         options, framework, knobs, workers = map(str, key_of_lost)
@@ -351,7 +347,6 @@ class RealSpeeds:
         known = points[points["images_per_second"].notna()].to_dict("records")
         self.measured = {tuple(row[name] for name in POINT): row for row in known}
         self.series = {each.key: each for each in all_series(study) if not each.why_unpredictable}
-        self.fitted: dict[tuple[str, ...], StepTime] = {}
 
     def at(self, series: tuple[str, ...], workers: int) -> _Speed:
         """Return the speed of a series (options, framework, knobs), or of one as fast, at so many workers."""
@@ -365,16 +360,12 @@ class RealSpeeds:
                 return [row[name] for name in bounded("images_per_second")], "measured", ""
         for key in alike:
             if key in self.series:
-                return self._predicted(self.series[key], workers)
+                known = self.series[key]
+                forecast = known.fitted.at(known.counts.at(workers), known.work)
+                within_one_node = bool((known.counts.nodes == 1).all())
+                unseen = f"{UNSEEN_LINK}: it holds within one node only" if within_one_node else ""
+                return forecast.throughputs, "predicted", unseen
         return [NAN] * len(ENDS), "", NO_SPEED
-
-    def _predicted(self, series: Series, workers: int) -> _Speed:
-        if series.key not in self.fitted:
-            self.fitted[series.key] = series.fit()
-        forecast = self.fitted[series.key].at(series.counts.at(workers), series.work)
-        within_one_node = bool((series.counts.nodes == 1).all())
-        unseen = f"{UNSEEN_LINK}: it holds within one node only" if within_one_node else ""
-        return forecast.throughputs, "predicted", unseen
 
 
 def _speed_key(header: Header) -> Hashable:

@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
@@ -312,9 +313,10 @@ class Series:
         """Median seconds per step of each count."""
         return np.array([np.median(times) for times in self.launches])
 
-    def fit(self, size: int | None = None) -> StepTime:
-        """Return the model fitted to so many of the smallest counts, or to all."""
-        return fit_step_time(self.counts[:size], self.launches[:size])
+    @cached_property
+    def fitted(self) -> StepTime:
+        """The model fitted to all counts."""
+        return fit_step_time(self.counts, self.launches)
 
     def name(self, names: Names) -> str:
         """Return "native DDP, precision=bf16"."""
@@ -413,13 +415,13 @@ def _of_series(series: Series) -> tuple[list[_Cells], _Cells]:
     checks = []
     kept_errors = []
     for size in range(FEWEST_COUNTS, len(series.launches)):
-        fitted = series.fit(size)
+        fitted = fit_step_time(series.counts[:size], series.launches[:size])
         for place in range(size, len(series.launches)):
             at, measured = series.counts[place : place + 1], float(series.measured[place])
             checks.append(_prediction(series, fitted, at, measured))
             kept = at.workers[0] * series.work / series.medians[size - 1]
             kept_errors.append(kept / measured - 1)
-    fitted = series.fit()
+    fitted = series.fitted
     beyond = series.counts.at(2 * int(series.counts.workers[-1]))
     values = np.vstack([fitted.terms, np.quantile(fitted.drawn, EDGES, axis=0)])
     values[:, [place for place in range(len(STEP_TERMS)) if place not in fitted.known]] = NAN
@@ -502,7 +504,7 @@ def _predicted(series: Series, largest: Row, epochs: float) -> Iterator[tuple[An
     """Yield the rows of the counts beyond the largest measured one, up to twice as many."""
     if series.why_unpredictable:
         return
-    fitted = series.fit()
+    fitted = series.fitted
     most = int(largest["workers"])
     # Epochs have as many images as those of the largest count.
     work = float(largest["throughput"] / largest["epochs_per_second"]) * epochs / SECONDS_PER_HOUR

@@ -200,41 +200,26 @@ def _point_table(maps: Study, runs: pd.DataFrame) -> pd.DataFrame:
     return points.merge(pd.DataFrame(details), on=POINT, how="left")[list(_POINT_COLUMNS)]
 
 
-@dataclass(frozen=True)
-class Areas:
-    """The areas under the curves of one image and score, and by how much the map's order is better."""
+# The areas under the curves of one image and score: AREAS.
+Areas = Mapping[str, float]
 
-    deletion_area: float
-    random_deletion_area: float
-    insertion_area: float
-    random_insertion_area: float
 
-    @classmethod
-    def under(cls, curves: Faithfulness, shares: Sequence[float]) -> "Areas":
-        """Return the areas under curves that have a score at each of these shares of the pixels."""
-        return cls(
-            **{
-                name: float(np.trapezoid(getattr(curves, name.removesuffix("_area")), shares))
-                for name in AREAS
-            }
-        )
+def _areas(curves: Faithfulness, shares: Sequence[float]) -> Areas:
+    """Return the areas under curves that have a score at each of these shares of the pixels."""
+    return {name: float(np.trapezoid(getattr(curves, name.removesuffix("_area")), shares)) for name in AREAS}
 
-    @property
-    def deletion_gain(self) -> float:
-        """Return by how much the map's order deletes better than random order."""
-        return self.random_deletion_area - self.deletion_area
 
-    @property
-    def insertion_gain(self) -> float:
-        """Return by how much the map's order inserts better than random order."""
-        return self.insertion_area - self.random_insertion_area
+def gain(areas: Areas, kind: str) -> float:
+    """Return by how much the map's order deletes, or inserts, better than random order."""
+    better = areas[f"random_{kind}_area"] - areas[f"{kind}_area"]
+    return better if kind == "deletion" else -better
 
 
 def areas_of(explained: Explained, score: SaliencyScore) -> dict[int, Areas]:
     """Return the areas of each image that has curves of this score, by its position."""
     shares = explained.manifest.shares
     return {
-        image.position: Areas.under(image.faithfulness[score], shares)
+        image.position: _areas(image.faithfulness[score], shares)
         for image in explained.manifest.images
         if score in image.faithfulness
     }
@@ -258,7 +243,7 @@ def _faithful_columns(explained: Explained, score: SaliencyScore) -> dict[str, o
     areas = list(areas_of(explained, score).values())
     untrained = [image.untrained for image in manifest.images if image.untrained]
     of_untrained = [
-        Areas.under(image.faithfulness[score], manifest.shares)
+        _areas(image.faithfulness[score], manifest.shares)
         for image in untrained
         if score in image.faithfulness
     ]
@@ -268,10 +253,10 @@ def _faithful_columns(explained: Explained, score: SaliencyScore) -> dict[str, o
         "score": score,
         "weights_sha256": manifest.weights_sha256,
         "images": len(areas),
-        **{name: float(np.mean([getattr(each, name) for each in areas])) for name in AREAS},
-        **_better("deletion", [each.deletion_gain for each in areas]),
-        **_better("insertion", [each.insertion_gain for each in areas]),
-        **_better("untrained", [each.deletion_gain for each in of_untrained]),
+        **{name: float(np.mean([each[name] for each in areas])) for name in AREAS},
+        **_better("deletion", [gain(each, "deletion") for each in areas]),
+        **_better("insertion", [gain(each, "insertion") for each in areas]),
+        **_better("untrained", [gain(each, "deletion") for each in of_untrained]),
         "untrained_images": len(untrained),
         "untrained_maps": sum(image.no_map is None for image in untrained),
         "untrained_correlation": float(np.median(known)) if known else NAN,
@@ -294,7 +279,7 @@ def image_table(study: Study) -> pd.DataFrame:
         for image, score in product(explained.manifest.images, explained.manifest.scores):
             digest = image.map.sha256 if image.map else ""
             of_image = areas[score].get(image.position)
-            numbers = vars(of_image).values() if of_image else [NAN] * len(AREAS)
+            numbers = of_image.values() if of_image else [NAN] * len(AREAS)
             rows.append((run, image.image, image.position, score, digest, image.no_map or "", *numbers))
     return pd.DataFrame(rows, columns=list(IMAGE_COLUMNS))
 

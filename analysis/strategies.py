@@ -13,10 +13,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.checks import checks_of_points
-from analysis.contrast import PointPair, other_causes, outcome_of, paired_ratios, speed_facts
+from analysis.contrast import PointPair, other_causes, outcome_of, paired_ratios, speed_facts, undisturbed
 from analysis.iou import PointSeeds, judged_points, seeds_of
 from analysis.options import label
-from analysis.stats import counts_for_speed
 from analysis.study import NAN, POINT, Study, bounded
 from analysis.text import Row
 from analysis.words import lines
@@ -56,7 +55,13 @@ def strategy_table(study: Study, budget: pd.DataFrame) -> pd.DataFrame:
     rows = _with_scores(study, rows)
     facts = speed_facts(study)
     unmet = _doubts(study, rows)
-    causes = [_other_causes(row, facts) for row in rows.to_dict("records")]
+    # Load or clock of the cores may be most of a difference in speed.
+    causes = [
+        other_causes(row["ratio"], facts[_of(row, "options")], facts[_of(row, "against")])
+        if not np.isnan(row["ratio"])
+        else ""
+        for row in rows.to_dict("records")
+    ]
     rows["doubts"] = [", ".join(filter(None, both)) for both in zip(unmet, causes, strict=True)]
     rows["outcome"] = [_outcome(row) for row in rows.to_dict("records")]
     return rows[STRATEGY_COLUMNS].reset_index(drop=True)
@@ -78,8 +83,7 @@ def _pairs(study: Study, others: Sequence[str]) -> pd.DataFrame:
     keys = ["framework", "knobs", "workers", "alike", "repeat"]
     own, averaged = runs[~runs["averages"]], runs[runs["averages"]]
     pairs = own.merge(averaged, on=keys, suffixes=(f"_{_ARMS[0]}", f"_{_ARMS[1]}"))
-    disturbed = (pairs["disturbed_strategy"] != "") | (pairs["disturbed_gradients"] != "")
-    return pairs[counts_for_speed(pairs, disturbed, _KEY)].reset_index(drop=True)
+    return undisturbed(pairs, _ARMS, _KEY)
 
 
 def _of(row: Mapping[Any, Any], options: str) -> tuple[str, str, str, int]:
@@ -127,12 +131,6 @@ def _doubts(study: Study, rows: pd.DataFrame) -> list[str]:
         ", ".join(check.check for check in forbidding if not check.pairs or pair in check.pairs)
         for pair in points
     ]
-
-
-def _other_causes(row: Mapping[Any, Any], facts: Mapping[Any, Mapping[Any, Any]]) -> str:
-    """Return that load or clock of the cores may be most of a difference in speed."""
-    known = not np.isnan(row["ratio"])
-    return other_causes(row["ratio"], facts[_of(row, "options")], facts[_of(row, "against")]) if known else ""
 
 
 def strategy_sentence(study: Study, strategies: pd.DataFrame) -> str:

@@ -56,7 +56,8 @@ def with_interval(row: Row, name: str, form: str, scale: float = 1.0) -> str:
 
 def interval_of(row: Row, name: str, form: str, scale: float = 1.0) -> str:
     """Return only the interval of `with_interval`, "[1.83, 1.91]"; empty where there is none."""
-    return _interval(name, *(row[each] / scale for each in bounded(name)), form)
+    value, low, high = (row[each] / scale for each in bounded(name))
+    return _interval(name, value, low, high, form)
 
 
 def _interval(name: str, value: float, low: float, high: float, form: str) -> str:

@@ -188,9 +188,10 @@ def _speeds(side: StudySide, points: Sequence[StudyPoint]) -> Sample:
 def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> pd.DataFrame:
     """Return seeds, medians, the difference with its interval, and the outcome of each match."""
     rows, contrasts, verdicts = [], [], []
-    of_a, of_b = (_learned(side) for side in (a, b))
+    of_a, of_b = (_seeds(side) for side in (a, b))
     for match in matches:
-        seeds_a, seeds_b = _iou_by_seed(a, match.a), _iou_by_seed(b, match.b)
+        seeds_a, lost_a, learned_a = of_a[match.a.runs]
+        seeds_b, lost_b, learned_b = of_b[match.b.runs]
         common = [seed for seed in seeds_a if seed in seeds_b]
         is_paired = len(common) >= FEWEST_REPEATS
         refused = why_no_difference(a, b, match)
@@ -201,11 +202,12 @@ def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) 
         elif seeds_a and seeds_b and not refused:
             (contrast,) = unpaired_contrasts(_of_seeds(seeds_a), _of_seeds(seeds_b))
         contrasts.append(contrast)
-        nothing = of_a[match.a.runs] == of_b[match.b.runs] == "no"
+        nothing = learned_a == learned_b == "no"
         verdicts.append(REFUSED if refused else NEITHER_LEARNED if nothing else "")
-        diverged = {"A": _diverged(a, match.a), "B": _diverged(b, match.b)}
         pairing = f"{len(common)} seeds as pairs" if is_paired else "seeds not paired"
-        lost = [f"{count(runs, 'run')} of {of} diverged" for of, runs in diverged.items() if runs]
+        lost = [
+            f"{count(runs, 'run')} of {of} diverged" for of, runs in (("A", lost_a), ("B", lost_b)) if runs
+        ]
         rows.append(
             {
                 "seeds_a": len(seeds_a),
@@ -230,32 +232,22 @@ def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) 
     )
 
 
-def _learned(side: StudySide) -> Mapping[tuple[str, ...], str]:
-    """Return whether the series of each point is shown to score more than a constant prediction."""
-    found = learning_of(seeds_of(side.study), side.study.criteria.iou_margin)
-    return {point.runs: own.learned for point, own in zip(side.points, found, strict=True)}
+def _seeds(side: StudySide) -> Mapping[tuple[str, ...], tuple[dict[int, float], int, str]]:
+    """Return what each point learned, by its runs: IoU by seed, diverged runs, and if more than a constant.
 
-
-def _iou_by_seed(side: StudySide, point: StudyPoint) -> dict[int, float]:
-    """Return the IoU of each run: disturbed ones learned as well as the others."""
-    runs = side.study.runs
-    own = runs[runs["run"].isin(point.runs) & runs["iou"].notna()]
-    seeds = own["seed"].fillna(own["repeat"]).astype(int)
-    return dict(zip(seeds.tolist(), own["iou"].astype(float).tolist(), strict=True))
+    Disturbed launches learned as well as the others.
+    """
+    points = seeds_of(side.study)
+    found = learning_of(points, side.study.criteria.iou_margin)
+    return {
+        point.runs: ({seed: iou for seed, iou in own.ious.items() if iou == iou}, own.diverged, of.learned)
+        for point, own, of in zip(side.points, points, found, strict=True)
+    }
 
 
 def _of_seeds(ious: Mapping[int, float]) -> Sample:
     seeds = np.array([*ious], dtype=np.int64)
     return Sample(Launches(np.zeros(len(seeds), dtype=np.int64), 1, seeds), np.array([*ious.values()]))
-
-
-def _diverged(side: StudySide, point: StudyPoint) -> int:
-    runs, lost = side.study.runs, side.study.left_out
-    own = runs[runs["run"] == point.runs[0]].iloc[0]
-    same = lost["state"] == "diverged"
-    for name in ("framework", "workers", "options", "knobs"):
-        same &= lost[name] == own[name]
-    return int(same.sum())
 
 
 # What the launches show of the speed of B against that of A.
@@ -303,11 +295,6 @@ class StudyComparison:
         return first_of([count(options, "option")] * bool(options) + others, "fact", _MOST_NAMED)
 
     @property
-    def emulated(self) -> str:
-        """Return what stands before every number of emulated studies; empty where workers computed."""
-        return self.a.study.kind.restricted
-
-    @property
     def change(self) -> SpeedChange:
         """Return whether B is faster at all points where anything is shown."""
         outcomes = {row["outcome"] for row in self.points.to_dict("records")}
@@ -321,13 +308,13 @@ class StudyComparison:
     @cached_property
     def headline(self) -> str:
         """Return which study is faster, by how much at how many points, and where the IoU of B is another."""
-        return after(self.emulated, " ".join(self._said(headline=True)))
+        return after(self.a.study.kind.restricted, " ".join(self._said(headline=True)))
 
     @cached_property
     def headlines(self) -> list[str]:
         """Return which study is faster where, and where its IoU is higher, in sentences."""
         unequal = [] if self.points.empty else unequal_samples(self.differing, self.score)
-        return [after(self.emulated, text) for text in (*unequal, *self._said(headline=False))]
+        return [after(self.a.study.kind.restricted, text) for text in (*unequal, *self._said(headline=False))]
 
     def _said(self, *, headline: bool) -> list[str]:
         values = {"a": self.a, "b": self.b, "rows": self.points.to_dict("records"), "score": self.score}

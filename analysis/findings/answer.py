@@ -293,20 +293,14 @@ def verdicts(study: Study, comparisons: pd.DataFrame) -> Iterator[Verdict]:
             yield Verdict(options, "", _unmatched(study, runs, COMPARED[bool(len(native))]))
         for knobs in product(native, horovod):
             compared = " against ".join(knob for knob in knobs if knob)
-            yield _of_series(study, decided.get((options, *knobs)), options, compared)
-
-
-def _of_series(study: Study, row: Row | None, options: str, compared: str) -> Verdict:
-    if row is None:
-        return Verdict(options, compared, "no verdict: the frameworks have no worker count in common")
-    disagree = row["outcome"] != NOT_ENOUGH and medians_disagree(row)
-    sentence = _said(study, row=row, disagree=disagree)
-    return Verdict(options, compared, sentence, str(row["outcome"]), pair_of([row[name] for name in PAIR]))
-
-
-def _said(study: Study, **values: object) -> str:
-    (sentence,) = lines("verdict", study=study, **values)
-    return sentence
+            row = decided.get((options, *knobs))
+            if row is None:
+                text = "no verdict: the frameworks have no worker count in common"
+                yield Verdict(options, compared, text)
+                continue
+            disagree = row["outcome"] != NOT_ENOUGH and medians_disagree(row)
+            (text,) = lines("verdict", study=study, row=row, disagree=disagree)
+            yield Verdict(options, compared, text, row["outcome"], pair_of([row[name] for name in PAIR]))
 
 
 def _unmatched(study: Study, runs: pd.DataFrame, missing: Framework) -> str:
@@ -324,7 +318,8 @@ def _unmatched(study: Study, runs: pd.DataFrame, missing: Framework) -> str:
     ]
     left_out = study.left_out[study.left_out["framework"] == missing].to_dict("records")
     nearest = min(differing, key=len) if axes and differing else []
-    return _said(study, row=None, missing=study.names[missing], nearest=nearest, left_out=left_out)
+    known = {"missing": study.names[missing], "nearest": nearest, "left_out": left_out}
+    return lines("verdict", study=study, row=None, **known)[0]
 
 
 def wrapper_verdicts(study: Study, table: pd.DataFrame) -> Iterator[Verdict]:

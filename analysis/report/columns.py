@@ -43,10 +43,6 @@ def _repeats_of_undecided(_report: Report, table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(repeats_needed=told)
 
 
-def _of_most_workers(_report: Report, table: pd.DataFrame) -> pd.DataFrame:
-    return table.groupby(SERIES, sort=False).tail(1)
-
-
 def _with_reasons(report: Report, table: pd.DataFrame) -> pd.DataFrame:
     """Return what stands against "not inferior", without what the other columns and the lead say."""
     shared = shared_reasons(report)
@@ -217,7 +213,8 @@ TABLES = (
         """,
         "1 - efficiency in parts that sum to it; shares of the workers' time ([budget.md](budget.md)). "
         "Points without an overhead budget have no row.", "budget",
-        "Lost efficiency in parts, with the most workers", _of_most_workers),
+        "Lost efficiency in parts, with the most workers",
+        lambda _report, table: table.groupby(SERIES, sort=False).tail(1)),
     Table("difference.csv", lambda report: report.differences, _PAIR + """
         pairs | repeats that both have
         difference ± | ratio of throughputs, native DDP / Horovod, less 1: the sum of the parts

@@ -30,12 +30,12 @@ ANSWER_STYLES: Mapping[Kind, str] = {
 }  # fmt: skip
 
 
-def print_report(report: Report, console: Console | None = None, folder: Path | None = None) -> None:
+def print_report(report: Report, folder: Path | None = None) -> None:
     """Print the answers, and where the report is; then points, runs left out, notes, diagnoses, verdicts.
 
     Long tables and lists are cut; a line says in which file the rest is. `folder`: where the report is.
     """
-    console = console or report_console()
+    console = report_console()
     _print_answers(report, console)
     if folder is not None:
         _print(console, f"report: {folder}")

@@ -20,7 +20,7 @@ from analysis.points import CLOCK
 from analysis.report.columns import TABLES, grids, shared_reasons
 from analysis.report.provenance import origin_line, origins, reproduction
 from analysis.report.tables import Grid, words_of
-from analysis.saliency import Areas, areas_of
+from analysis.saliency import Areas, areas_of, gain
 from analysis.stats import CONFIDENCE, FEWEST_REPEATS, coverage
 from analysis.strategies import strategy_sentence
 from analysis.study import NAMES, POINT, SERIES, Explained, Study
@@ -320,7 +320,7 @@ def _pictures(explained: Explained) -> Iterator[tuple[str, list[tuple[str, str, 
     """Yield the best and the worst images, the best first, each with (source, title, numbers) of pictures."""
     areas = {score: areas_of(explained, score) for score in explained.manifest.scores}
     ranked = areas.get(RANKED_BY, {})
-    order = sorted(ranked, key=lambda position: -ranked[position].deletion_gain)
+    order = sorted(ranked, key=lambda position: -gain(ranked[position], "deletion"))
     kept = order if len(order) <= 2 * MOST_IMAGES else [*order[:MOST_IMAGES], *order[-MOST_IMAGES:]]
     for position in kept:
         image = explained.manifest.images[position]
@@ -333,7 +333,7 @@ def _pictures(explained: Explained) -> Iterator[tuple[str, list[tuple[str, str, 
 
 def _numbers(areas: Areas) -> str:
     deletion, random_deletion, insertion, random_insertion = (
-        chart_number(area, ".2f") for area in vars(areas).values()
+        chart_number(area, ".2f") for area in areas.values()
     )
     return f"deletion {deletion} ({random_deletion}), insertion {insertion} ({random_insertion})"
 

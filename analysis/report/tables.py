@@ -193,25 +193,19 @@ COMPARE_LINES = column_lines("""
     launches_b | | launches B | ,.0f
     throughput_a | median over them, in images / s (older logs: epochs / h) | A | ~4
     throughput_b | | B | ~4
-    ratio | throughput of B / A, ratio of the medians | B / A | .3f ±
-    ratio_low | interval of the ratio, which holds for all points of the table together
-    ratio_high |
+    ratio ± | throughput of B / A, ratio of the medians; its interval holds for all points together
+        | B / A | .3f ±
     coverage | actual confidence level of an interval over so few launches
-    p_adjusted | probability by chance, corrected by Holm
-    comparisons | for so many points
+    p_adjusted, comparisons | probability by chance, corrected by Holm for so many points
     outcome | A faster, B faster, suggests either (3 or 4 launches), no significant difference, withheld, or
         not enough repeats | speed | text
     doubts | launches disturbed, at the same time, or of both studies: then nothing is claimed
     launches_needed | launches of each study that resolve this ratio at 80 % power, if the variation stays
-    seeds_a | runs of A with an IoU
-    seeds_b |
+    seeds_a, seeds_b | runs with an IoU
     seeds_paired | seeds that both have, compared as pairs; 0: unpaired
-    iou_a | median over the seeds
-    iou_b |
-    iou_difference | IoU of B - A: median of the pairs, or difference of the medians
-        | difference of {score} | +.4f ±
-    iou_difference_low | its interval, which holds for all points together
-    iou_difference_high |
+    iou_a, iou_b | median over the seeds
+    iou_difference ± | IoU of B - A: median of the pairs, or difference of the medians; its interval holds
+        for all points together | difference of {score} | +.4f ±
     iou_p_adjusted |
     iou_outcome | A higher, B higher, no significant difference, nothing learned (no more than a constant
         prediction scores), not enough repeats, or refused | {score} | text
