@@ -16,16 +16,17 @@ import numpy as np
 import pandas as pd
 
 from analysis.stats import (
+    CONTRAST_COLUMNS,
     FEWEST_REPEATS,
     RECOMMENDED_REPEATS,
     add_bounded,
     block_deviations,
     bounds,
+    contrast_of,
     corrected,
     counts_for_speed,
     coverage,
     launches_of,
-    repeats_needed,
     timed,
 )
 from analysis.study import COMPARED, NAMES, NAN, POINT, Array, Study, bounded
@@ -264,16 +265,16 @@ def paired_ratios(
     """
     logs = paired_logarithms(study, pairs, arms)
     launches = launches_of(pairs, key)
-    by_point = pd.Series(logs).groupby(launches.point)
     table = pairs.groupby(launches.point)[key].first()
     table["pairs"] = launches.sizes
     table["coverage"] = [coverage(size) if size >= FEWEST_REPEATS else NAN for size in launches.sizes]
-    table["repeats_needed"] = [repeats_needed(np.asarray(values)) for _, values in by_point]
     first, second = (block_deviations(study, pairs[f"run_{arm}"].to_list()) for arm in arms)
-    low, high = bounds(launches.replicates(logs, first - second), 1 - study.significance)
-    error = by_point.std() / np.sqrt(table["pairs"])
-    tests = table.assign(low=low, high=high, centre=by_point.mean(), error=error, freedom=table["pairs"] - 1)
-    found = corrected(tests, family, study.significance)
+    ends = zip(*bounds(launches.replicates(logs, first - second), 1 - study.significance), strict=True)
+    samples = [np.asarray(values) for _, values in pd.Series(logs).groupby(launches.point)]
+    contrasts = [contrast_of([values], of) for values, of in zip(samples, ends, strict=True)]
+    tests = pd.DataFrame(contrasts, columns=list(CONTRAST_COLUMNS), index=table.index)
+    table["repeats_needed"] = tests["needed"]
+    found = corrected(table.join(tests), family, study.significance)
     add_bounded(table, "ratio", np.exp(np.array([launches.medians(logs), found["low"], found["high"]])))
     return table.join(found[["p_adjusted", "comparisons"]])
 

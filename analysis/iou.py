@@ -24,8 +24,6 @@ from analysis.stats import (
     FEWEST_REPEATS,
     RECOMMENDED_REPEATS,
     SHARE,
-    UNKNOWN_INTERVAL,
-    Interval,
     coverage,
     launches_of,
     median_intervals,
@@ -104,29 +102,13 @@ class Learning:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """Paired differences of IoU: their number, median and its interval."""
-
-    pairs: int = 0
-    median: float = NAN
-    interval: Interval = UNKNOWN_INTERVAL
-
-    @property
-    def cells(self) -> dict[str, float]:
-        """The columns of every table that has the difference."""
-        low, high = self.interval
-        values = (self.median, low, high)
-        return {"pairs": self.pairs, **dict(zip(bounded("difference"), values, strict=True))}
-
-
-@dataclass(frozen=True)
 class MarginTest:
-    """Answer of the differences to a question with the margin of what was learned.
+    """Answer of the differences (of `differences_of`) to a question with the margin of what was learned.
 
     `diverged` counts the diverged runs of each owner.
     """
 
-    difference: Difference
+    difference: Mapping[str, float]
     answer: MarginAnswer
     learning: Learning
     diverged: Mapping[str, int]
@@ -173,7 +155,7 @@ def judged_points(
     for point, difference, interval, learning in zip(points, differences, intervals, learnings, strict=True):
         cells = {
             **{name: getattr(point, name) for name in (*POINT, "test_images", "diverged")},
-            **difference.cells,
+            **difference,
             "seeds": len(point.ious),
             "iou": float(np.median(point.values)) if point.ious else NAN,
             "iou_low": interval[0],
@@ -182,7 +164,7 @@ def judged_points(
             "learned": learning.learned,
             "margin": learning.margin,
         }
-        low, high = difference.interval
+        low, high = difference["difference_low"], difference["difference_high"]
         answer: MarginAnswer = (
             "yes" if low > -learning.margin else "no" if high < -learning.margin else "not shown"
         )
@@ -222,7 +204,7 @@ def iou_between_frameworks(study: Study) -> pd.DataFrame:
     learning = learning_of(better, study.criteria.iou_margin)
     rows = []
     for (point, other), difference, learned in zip(pairs, differences, learning, strict=True):
-        low, high = difference.interval
+        low, high = difference["difference_low"], difference["difference_high"]
         margin = learned.margin
         inside = -margin < low and high < margin
         outside = low > margin or high < -margin
@@ -231,7 +213,7 @@ def iou_between_frameworks(study: Study) -> pd.DataFrame:
         diverged = {NAMES[COMPARED[0]]: point.diverged, NAMES[framework]: other.diverged}
         test = MarginTest(difference, answer, learned, diverged)
         rows.append({
-            **difference.cells,
+            **difference,
             "options": point.options,
             "native_knobs": point.knobs,
             "horovod_knobs": other.knobs,
@@ -287,7 +269,7 @@ def _constant_scores(study: Study) -> "pd.Series[float]":
     return (last["true_positive"] + last["false_negative"]) / last.sum(axis="columns", skipna=False)
 
 
-def differences_of(pairs: Sequence[tuple[PointSeeds, PointSeeds] | None]) -> list[Difference]:
+def differences_of(pairs: Sequence[tuple[PointSeeds, PointSeeds] | None]) -> list[dict[str, float]]:
     """Return IoU of the first point of each pair minus that of the second, in the seeds that both have."""
     samples = []
     for pair in pairs:
@@ -296,8 +278,13 @@ def differences_of(pairs: Sequence[tuple[PointSeeds, PointSeeds] | None]) -> lis
         samples.append(np.array(common, dtype=np.float64))
     intervals = median_intervals(samples)
     return [
-        Difference(len(values), float(np.median(values)) if len(values) else NAN, interval)
-        for values, interval in zip(samples, intervals, strict=True)
+        {
+            "pairs": len(values),
+            "difference": float(np.median(values)) if len(values) else NAN,
+            "difference_low": low,
+            "difference_high": high,
+        }
+        for values, (low, high) in zip(samples, intervals, strict=True)
     ]
 
 
@@ -311,19 +298,21 @@ def reasons(study: Study, point: PointSeeds, test: MarginTest) -> Iterator[str]:
 
 def _evidence(study: Study, test: MarginTest) -> Iterator[str]:
     difference, learning = test.difference, test.learning
-    if difference.pairs < FEWEST_REPEATS:
-        have = f"{count(difference.pairs, 'repeat')} in common"
+    pairs = int(difference["pairs"])
+    if pairs < FEWEST_REPEATS:
+        have = f"{count(pairs, 'repeat')} in common"
         yield f"{have}: at least {FEWEST_REPEATS} are needed, {RECOMMENDED_REPEATS} recommended"
         return
-    if math.isnan(difference.median):
+    if math.isnan(difference["difference"]):
         yield f"the {study.score.title} of a run is not known: its counts give none"
         return
     margin = f"{learning.margin:g}"
     if learning.margin != learning.least:
         gain = learning.score - learning.constant
         margin = f"{learning.margin:.2g} ({MARGIN_SHARE:.0%} of what was learned, {gain:.2g})"
-    yield f"difference {difference.median:+.4f} {bracketed(*difference.interval, '+.4f')}, margin {margin}"
-    yield f"{100 * coverage(difference.pairs):.0f} % interval over {difference.pairs} seeds"
+    ends = bracketed(difference["difference_low"], difference["difference_high"], "+.4f")
+    yield f"difference {difference['difference']:+.4f} {ends}, margin {margin}"
+    yield f"{100 * coverage(pairs):.0f} % interval over {pairs} seeds"
     if learning.learned == "no":
         yield "1 worker learned no more than a constant prediction, so nothing can be lost or kept"
     elif learning.learned == "not known":

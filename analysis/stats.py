@@ -47,6 +47,7 @@ _FEWEST_BLOCKS = 2
 REALISATIONS = 20
 # The usual convention for the chance to find a difference that is there (Cohen 1988).
 POWER = 0.8
+CONTRAST_COLUMNS = ("median", "low", "high", "centre", "error", "freedom", "fewest", "needed")
 NORMAL_QUANTILES = float(special.ndtri((1 + CONFIDENCE) / 2) + special.ndtri(POWER))
 
 Interval = tuple[float, float]
@@ -314,19 +315,36 @@ def _log_throughput(work: Array, seconds: Array) -> Array:
     return np.asarray(np.log(work.sum(axis=-1) / seconds.sum(axis=-1)), dtype=np.float64)
 
 
-def repeats_needed(logarithms: Array) -> float:
-    """Return the repeats with which a difference like the one seen would be significant in 80 % of studies.
+def contrast_of(samples: Sequence[Array], interval: Interval) -> dict[str, float]:
+    """Return a sample of differences, or the second sample less the first: a test for `corrected`.
 
-    Assumes that the median of the paired logarithms is the true difference, and that their standard
-    deviation s stays: the median of n normal values has the variance pi / 2 * s^2 / n. At least one more
-    than there are; NaN for fewer than 3 pairs or no difference at all.
+    median  of the differences, or difference of the medians; low, high: `interval`, that of the bootstrap
+    centre, error, freedom  of Student's t, for two samples Welch's (1947)
+    fewest  launches of the smaller sample; of fewer than 3 only this and the median are known
+    needed  launches of each with which such a difference would be significant in 80 % of studies, if the
+            median is the true one and the standard deviations s stay: the median of n normal values has the
+            variance pi / 2 * s^2 / n. At least one more than there are; NaN without any difference
     """
-    centre = abs(float(np.median(logarithms))) if len(logarithms) >= FEWEST_REPEATS else 0.0
-    if not centre > 0:
-        return NAN
-    deviation = float(np.std(logarithms, ddof=1))
-    needed = math.pi / 2 * (NORMAL_QUANTILES * deviation / centre) ** 2
-    return float(max(len(logarithms) + 1, math.ceil(needed)))
+    fewest = min(map(len, samples))
+    medians = [float(np.median(values)) if fewest else NAN for values in samples]
+    median = medians[-1] - sum(medians[:-1])
+    found: dict[str, float] = dict.fromkeys(CONTRAST_COLUMNS, NAN) | {"median": median, "fewest": fewest}
+    if fewest < FEWEST_REPEATS:
+        return found
+    variances = [float(values.var(ddof=1)) for values in samples]
+    squares = [variance / len(values) for variance, values in zip(variances, samples, strict=True)]
+    spread = sum(square**2 / (len(values) - 1) for square, values in zip(squares, samples, strict=True))
+    means = [float(values.mean()) for values in samples]
+    if abs(median) > 0:
+        of_normal = math.pi / 2 * sum(variances) * (NORMAL_QUANTILES / median) ** 2
+        found["needed"] = float(max(fewest + 1, math.ceil(of_normal)))
+    return found | {
+        "low": interval[0],
+        "high": interval[1],
+        "centre": means[-1] - sum(means[:-1]),
+        "error": sum(squares) ** 0.5,
+        "freedom": sum(squares) ** 2 / spread if spread > 0 else fewest - 1.0,
+    }
 
 
 def corrected(

@@ -27,7 +27,7 @@ from analysis.findings.decide import recommend
 from analysis.findings.precision import half_widths
 from analysis.iou import iou_between_frameworks, iou_table
 from analysis.points import cost_table, summarise
-from analysis.stats import repeats_needed
+from analysis.stats import UNKNOWN_INTERVAL, contrast_of
 from analysis.steady import outlying_launches, run_steadiness
 from analysis.study import Array, Study
 from slurm.study_folder import in_launch_order
@@ -236,7 +236,8 @@ def power_rows(studies: int) -> Rows:
     cases = [(noise, ratio, 5) for noise in models for ratio in (1.03, 1.005)]
     # Two launches a pair: the spread of the logarithm of their ratio is sqrt(2) times that of a launch.
     pair = np.array([-1.0, 0.0, 1.0]) * np.sqrt(2) * models[-1].launch + np.log(1.03)
-    cases += [(models[-1], 1.03, number) for number in (8, int(repeats_needed(pair)), 15)]
+    needed = int(contrast_of([pair], UNKNOWN_INTERVAL)["needed"])
+    cases += [(models[-1], 1.03, number) for number in (8, needed, 15)]
     for noise, ratio, number in cases:
         study = simulate(np.random.default_rng(SEED), noise, studies, number, ratio)
         found = compare(study, family=["options"])["outcome"] == "native DDP faster"

@@ -31,13 +31,14 @@ from analysis.contrast import NO_DIFFERENCE, outcome_of
 from analysis.iou import learning_of, seeds_of
 from analysis.stats import (
     ANY,
+    CONTRAST_COLUMNS,
     FEWEST_REPEATS,
-    NORMAL_QUANTILES,
     RECOMMENDED_REPEATS,
     Interval,
     Launches,
     block_deviations,
     bounds,
+    contrast_of,
     corrected,
     coverage,
     median_intervals,
@@ -56,8 +57,6 @@ B_HIGHER = "B higher"
 NEITHER_LEARNED = "nothing learned"
 # Means of equal numbers differ by their rounding.
 _ROUNDING = 1e-12
-# The variance of the median of normal values over that of their mean.
-_MEDIAN_OVER_MEAN = np.pi / 2
 # Between two shares.
 _POSSIBLE: Interval = (-1.0, 1.0)
 _KEYS = ["framework", "workers", "options", "knobs"]
@@ -76,28 +75,7 @@ class Sample:
         return [self.values[self.launches.point == point] for point in range(self.launches.points)]
 
 
-@dataclass(frozen=True)
-class Contrast:
-    """B minus A at one point, before any correction for several points.
-
-    median     difference of the medians, or median of the differences of pairs
-    low, high  its bootstrap interval
-    mean, error, freedom  of Student's t; unknown for fewer than 3 launches of either study
-    fewest     launches of the study that has fewer, or pairs
-    needed     launches of each study, or pairs, that would find such a difference in 80 % of studies
-    """
-
-    median: float = NAN
-    low: float = NAN
-    high: float = NAN
-    mean: float = NAN
-    error: float = NAN
-    freedom: float = NAN
-    fewest: int = 0
-    needed: float = NAN
-
-
-def unpaired_contrasts(a: Sample, b: Sample) -> list[Contrast]:
+def unpaired_contrasts(a: Sample, b: Sample) -> list[dict[str, float]]:
     """Return B minus A at each point; swapping the studies changes nothing but the sign."""
     # Replicates of different streams are independent.
     drawn = [
@@ -107,36 +85,16 @@ def unpaired_contrasts(a: Sample, b: Sample) -> list[Contrast]:
     one, other = (drawn[1][stream] - drawn[0][1 - stream] for stream in (0, 1))
     low, high = bounds(np.concatenate([one, other], axis=-1))
     samples = zip(a.of_points(), b.of_points(), strict=True)
-    return list(map(_contrast, samples, zip(low.tolist(), high.tolist(), strict=True)))
+    return list(map(contrast_of, samples, zip(low.tolist(), high.tolist(), strict=True)))
 
 
-def _contrast(samples: Sequence[Array], interval: Interval) -> Contrast:
-    """Return the contrast of one sample of differences, or of samples of A and of B (Welch 1947)."""
-    fewest = min(map(len, samples))
-    medians = [float(np.median(values)) if fewest else NAN for values in samples]
-    median = medians[-1] - sum(medians[:-1])
-    if fewest < FEWEST_REPEATS:
-        return Contrast(median, fewest=fewest)
-    variances = [float(values.var(ddof=1)) for values in samples]
-    squares = [variance / len(values) for variance, values in zip(variances, samples, strict=True)]
-    spread = sum(square**2 / (len(values) - 1) for square, values in zip(squares, samples, strict=True))
-    freedom = sum(squares) ** 2 / spread if spread > 0 else fewest - 1.0
-    means = [float(values.mean()) for values in samples]
-    needed = NAN
-    if abs(median) > 0:
-        of_normal = _MEDIAN_OVER_MEAN * sum(variances) * (NORMAL_QUANTILES / median) ** 2
-        needed = float(max(fewest + 1, np.ceil(of_normal)))
-    mean = means[-1] - sum(means[:-1])
-    return Contrast(median, *interval, mean, sum(squares) ** 0.5, freedom, fewest, needed)
-
-
-def corrected_contrasts(contrasts: Sequence[Contrast], possible: Interval = ANY) -> pd.DataFrame:
-    """Return low, high, p_adjusted and comparisons of each contrast, corrected by Holm for all of them."""
-    tests = pd.DataFrame(contrasts).rename(columns={"mean": "centre"})
+def corrected_contrasts(contrasts: Sequence[Mapping[str, float]], possible: Interval = ANY) -> pd.DataFrame:
+    """Return a row for each contrast, with its probability and interval corrected by Holm for all of them."""
+    tests = pd.DataFrame(contrasts, columns=list(CONTRAST_COLUMNS))
     tests["centre"] = tests["centre"].mask(tests["centre"].abs() < _ROUNDING, 0.0)
     found = corrected(tests)
     found[["low", "high"]] = found[["low", "high"]].clip(*possible)
-    return found
+    return found.assign(**tests[["median", "fewest", "needed"]])
 
 
 def compared_points(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> pd.DataFrame:
@@ -160,13 +118,13 @@ def _ratios(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> pd.Dat
         table[f"throughput_{letter}"] = sample.launches.medians(np.exp(sample.values))
     contrasts = unpaired_contrasts(*samples)
     found = corrected_contrasts(contrasts)
-    fewest = [contrast.fewest for contrast in contrasts]
+    fewest = found["fewest"].astype(int)
     table["coverage"] = [coverage(launches) if launches >= FEWEST_REPEATS else NAN for launches in fewest]
     table["ratio"] = table["throughput_b"] / table["throughput_a"]
     table["ratio_low"] = np.exp(found["low"])
     table["ratio_high"] = np.exp(found["high"])
     table[["p_adjusted", "comparisons"]] = found[["p_adjusted", "comparisons"]]
-    table["launches_needed"] = [contrast.needed for contrast in contrasts]
+    table["launches_needed"] = found["needed"]
     table["doubts"] = doubts_on_speed(a, b, matches)
     rows = zip(found["low"], found["high"], fewest, table["doubts"], strict=True)
     claims = A_FASTER, B_FASTER
@@ -195,10 +153,10 @@ def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) 
         common = [seed for seed in seeds_a if seed in seeds_b]
         is_paired = len(common) >= FEWEST_REPEATS
         refused = why_no_difference(a, b, match)
-        contrast = Contrast()
+        contrast: dict[str, float] = {}
         if is_paired and not refused:
             differences = np.array([seeds_b[seed] - seeds_a[seed] for seed in common], dtype=np.float64)
-            contrast = _contrast([differences], median_intervals([differences])[0])
+            contrast = contrast_of([differences], median_intervals([differences])[0])
         elif seeds_a and seeds_b and not refused:
             (contrast,) = unpaired_contrasts(_of_seeds(seeds_a), _of_seeds(seeds_b))
         contrasts.append(contrast)
@@ -215,13 +173,13 @@ def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) 
                 "seeds_paired": len(common) if is_paired else 0,
                 "iou_a": float(np.median([*seeds_a.values()])) if seeds_a else NAN,
                 "iou_b": float(np.median([*seeds_b.values()])) if seeds_b else NAN,
-                "iou_difference": contrast.median,
                 "iou_remarks": refused or "; ".join([pairing, *lost]),
             }
         )
     found = corrected_contrasts(contrasts, _POSSIBLE)
     ends = zip(verdicts, found["low"], found["high"], strict=True)
     return pd.DataFrame(rows).assign(
+        iou_difference=found["median"],
         iou_difference_low=found["low"],
         iou_difference_high=found["high"],
         iou_p_adjusted=found["p_adjusted"],
