@@ -282,10 +282,7 @@ def check_alone(subject: Checked) -> Check:
     own = {row["run"] for row in subject.runs}
     clashes = [clash for clash in subject.clashes if own & {*clash[:2]}]
     if clashes:
-        first, second, shared = clashes[0]
-        more = f" (and {count(len(clashes) - 1, 'more pair')})" if len(clashes) > 1 else ""
-        both_runs = f"{clean(first)} and {clean(second)}"
-        fact = f"{both_runs} trained at the same time on {shared}{more}: each slows the other"
+        fact = f"{at_once(clashes)}: each slows the other"
         concerned = _runs_of(clashes)
         runs_at = {
             pair: {row["run"] for side in both for row in side} for pair, both in subject.sides.items()
@@ -296,6 +293,13 @@ def check_alone(subject: Checked) -> Check:
     if unknown:
         return not_known(f"{unknown} of {count(len(study.headers), 'run')} do not say when they started")
     return yes("no two runs trained at the same time on one core or device")
+
+
+def at_once(clashes: Sequence[Clash]) -> str:
+    """Return the first two of these runs with what they shared, and how many more pairs there are."""
+    first, second, shared = clashes[0]
+    more = f" (and {count(len(clashes) - 1, 'more pair')})" if len(clashes) > 1 else ""
+    return f"{clean(first)} and {clean(second)} trained at the same time on {shared}{more}"
 
 
 def clashes_of(headers: Mapping[str, Header], epochs: Mapping[str, RunTable]) -> list[Clash]:

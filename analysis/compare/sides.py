@@ -16,7 +16,16 @@ from analysis.checks import disturbed_notes
 from analysis.facts import FACTS, FactGroup, setting_facts, values_of, version_facts
 from analysis.iou import COUNTS
 from analysis.load import FINAL_FATES, load_study
-from analysis.machines import Clash, asked_at, by_run, clashes_of, clocks_differ, start_seconds, with_clocks
+from analysis.machines import (
+    Clash,
+    asked_at,
+    at_once,
+    by_run,
+    clashes_of,
+    clocks_differ,
+    start_seconds,
+    with_clocks,
+)
 from analysis.older import load_reference
 from analysis.options import OPERATIONAL, flat_options, labels, shown
 from analysis.stats import kept_though_disturbed
@@ -318,11 +327,8 @@ def _doubts(
         if again:
             yield f"{count(again, 'launch')} of {side.letter} made again, though nothing disturbed them"
     launches = {f"{side.letter} {run}" for side, point in sides for run in point.runs}
-    at_once = [clash for clash in clashes if launches & {*clash[:2]}]
-    if at_once:
-        first, second, shared = at_once[0]
-        more = f" (and {count(len(at_once) - 1, 'more pair')})" if len(at_once) > 1 else ""
-        yield f"{clean(first)} and {clean(second)} trained at the same time on {shared}{more}"
+    if own := [clash for clash in clashes if launches & {*clash[:2]}]:
+        yield at_once(own)
     same = [run for run in match.a.runs if common.get(run) in match.b.runs]
     if same:
         yield f"{count(len(same), 'launch')} of it stand in both studies: the same measurement, or copied"

@@ -149,7 +149,7 @@ TABLES = (
         weights_sha256 | of the weights: equal where two runs learned exactly the same
         """,
         "One row per evaluation of each run."),
-    Table("comparison.csv", lambda report: report.comparisons, _PAIR + """
+    Table("comparison.csv", lambda report: report.comparisons.drop(columns="framework"), _PAIR + """
         pairs | repeats that both have | pairs | ,.0f
         ratio ± | throughput of native DDP / Horovod, paired by repeat; the interval excludes 1 only where
             that holds for all comparisons of the study together
@@ -277,7 +277,8 @@ TABLES = (
         value | of this evaluation
         """,
         "One row per evaluation and score of each run, where a task has more than one."),
-    Table("iou_between_frameworks.csv", lambda report: report.iou_between, _PAIR + """
+    Table("iou_between_frameworks.csv",
+        lambda report: report.iou_between.drop(columns="framework"), _PAIR + """
         pairs | repeats that both have | pairs | ,.0f
         difference ± | IoU of native DDP minus that of Horovod
             | difference {short_native} - {short_horovod} | +.4f ±
