@@ -34,8 +34,7 @@ from analysis.saliency import SaliencyFindings, maps_answer, saliency_findings
 from analysis.steady import outlier_notes, steadiness_notes
 from analysis.strategies import strategy_axes, strategy_sentence, strategy_table
 from analysis.study import COMPARED, Study
-from analysis.text import labelled, series_name
-from analysis.words import after, restriction_notes
+from analysis.text import after, labelled, restriction_notes, series_name
 
 # From here on, starting processes takes less time than they save.
 MANY_RUNS = 500

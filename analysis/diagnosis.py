@@ -32,7 +32,7 @@ from analysis.facts import is_sharing, share_cores
 from analysis.findings.decide import Recommendation, slower_framework
 from analysis.stats import CONFIDENCE, SHARE, bounds, launches_of, timed
 from analysis.study import COMPARED, ENDS, NAN, POINT, SERIES, Study, bounded
-from analysis.words import lines
+from analysis.text import lines
 from unet_scaling.study.config import Framework
 from unet_scaling.study.disturbance import DISTURBED_SHARE
 from unet_scaling.study.record_lines import Header

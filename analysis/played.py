@@ -43,8 +43,7 @@ from analysis.stats import (
     median_intervals,
 )
 from analysis.study import ENDS, NAMES, NAN, POINT, SECONDS_PER_HOUR, SERIES, Study, bounded
-from analysis.text import Row, capitalised, count, listed, series_name
-from analysis.words import device_of, lines
+from analysis.text import Row, capitalised, count, device_of, lines, listed, series_name
 from unet_scaling.study.record_lines import Header
 
 RunKind = Literal["real", "played"]

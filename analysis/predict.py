@@ -41,8 +41,7 @@ from analysis.study import (
     Study,
     bounded,
 )
-from analysis.text import Row, count, labelled, series_name
-from analysis.words import after, lines
+from analysis.text import Row, after, count, labelled, lines, series_name
 from unet_scaling.study.options import Criteria
 
 # Two points and compute alone leave nothing to tell transfer from anything else.

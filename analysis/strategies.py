@@ -17,8 +17,7 @@ from analysis.contrast import PointPair, other_causes, outcome_of, paired_ratios
 from analysis.iou import PointSeeds, judged_points, seeds_of
 from analysis.options import label
 from analysis.study import NAN, POINT, Study, bounded
-from analysis.text import Row
-from analysis.words import lines
+from analysis.text import Row, lines
 
 _FASTER = "faster"
 _TRADE = "faster, at a loss"

@@ -29,9 +29,9 @@ ORDERS = {
         ("doctor",),
     ),
     "analysis": (
-        ("study", "text", "processes"),
+        ("study", "processes"),
+        ("stats", "text"),
         ("options", "facts", "valid", "records", "beside", "older", "csv_table", "scripts", "load"),
-        ("stats", "words"),
         ("contrast", "iou", "machines", "points", "steady"),
         ("findings",),
         ("checks",),

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.__main__ import main
-from analysis.report.console import print_report
+from analysis.report.program import print_report
 from tests.played_runs import DIVERGED, near, write_all_played, write_played, write_real
 from tests.records import digest, make_workers
 from tests.reports import Told, report_of, reported

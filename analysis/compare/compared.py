@@ -45,8 +45,7 @@ from analysis.stats import (
     timed,
 )
 from analysis.study import NAMES, NAN, Array, Score
-from analysis.text import count, first_of, series_name
-from analysis.words import after, lines
+from analysis.text import after, count, first_of, lines, series_name
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
 A_FASTER = "A faster"

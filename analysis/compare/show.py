@@ -21,12 +21,11 @@ from analysis.facts import task_words
 from analysis.figures.catalogue import MOST_FOREST_ROWS, study_forests
 from analysis.figures.svg import DrawnFigure, picture
 from analysis.findings.trust import Light
-from analysis.report.console import MOST_CONSOLE_ROWS, empty_table, print_list, report_console
 from analysis.report.exports import bullets, escaped, markdown_table
+from analysis.report.program import MOST_CONSOLE_ROWS, empty_table, print_list, report_console
 from analysis.report.tables import COMPARE_LINES, Grid, as_csv, make_grid, text_column
 from analysis.study import NAMES
-from analysis.text import clean, count, listed, sentence
-from analysis.words import page, with_restriction
+from analysis.text import clean, count, listed, page, sentence, with_restriction
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
 from unet_scaling.study.files import READABLE, write_atomically
 

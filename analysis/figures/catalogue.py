@@ -15,8 +15,16 @@ from analysis.points import iou_curves
 from analysis.stats import FEWEST_REPEATS, coverage
 from analysis.strategies import CLAIMS
 from analysis.study import COMPARED, ENDS, NAMES, POINT, SECONDS_PER_HOUR, Score, bounded
-from analysis.text import Row, capitalised, chart_number, chart_percent, count, resolved, series_name
-from analysis.words import with_restriction
+from analysis.text import (
+    Row,
+    capitalised,
+    chart_number,
+    chart_percent,
+    count,
+    resolved,
+    series_name,
+    with_restriction,
+)
 from unet_scaling.study.texts import score_title
 
 # More rows are nobody's first look; all are in comparison.csv, or compare.csv.

@@ -27,8 +27,7 @@ from analysis.findings.trust import Light, Tile, Trust, incomplete
 from analysis.options import is_knob
 from analysis.stats import RECOMMENDED_REPEATS
 from analysis.study import COMPARED, NAMES, NOT_PROVEN_EQUAL, Study
-from analysis.text import Row, capitalised, count
-from analysis.words import after, device_of, lines
+from analysis.text import Row, after, capitalised, count, device_of, lines
 from unet_scaling.study.command_line import CALLED, LAUNCH_HINT
 from unet_scaling.study.config import PROJECT, Framework
 from unet_scaling.study.disturbance import MOST_DISTURBED

@@ -17,8 +17,17 @@ from analysis.report.provenance import origins
 from analysis.report.tables import Column, integer_column, number_column, point_keys, text_column
 from analysis.stats import coverage
 from analysis.study import POINT, Score, Study
-from analysis.text import UNKNOWN, Row, clean, count, labelled, percent, repeats_text, sentence
-from analysis.words import with_restriction
+from analysis.text import (
+    UNKNOWN,
+    Row,
+    clean,
+    count,
+    labelled,
+    percent,
+    repeats_text,
+    sentence,
+    with_restriction,
+)
 from unet_scaling.interpreter import CODE_FOLDER, IS_CLONE
 
 # Counted up when a key is removed, renamed or changes its meaning; new keys may come at any time.

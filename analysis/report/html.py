@@ -30,13 +30,15 @@ from analysis.text import (
     clean,
     count,
     labelled,
+    lines,
     listed,
+    page,
     percent,
     repeats_text,
+    restriction_notes,
     sentence,
     series_name,
 )
-from analysis.words import lines, page, restriction_notes
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import read_json_with_checksum, read_regular
 from unet_scaling.study.record_lines import PICTURES_NAME, Pictures, SamplePicture
