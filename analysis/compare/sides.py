@@ -327,8 +327,8 @@ def _doubts(
         if again:
             yield f"{count(again, 'launch')} of {side.letter} made again, though nothing disturbed them"
     launches = {f"{side.letter} {run}" for side, point in sides for run in point.runs}
-    if own := [clash for clash in clashes if launches & {*clash[:2]}]:
-        yield at_once(own)
+    if together := [clash for clash in clashes if launches & {*clash[:2]}]:
+        yield at_once(together)
     same = [run for run in match.a.runs if common.get(run) in match.b.runs]
     if same:
         yield f"{count(len(same), 'launch')} of it stand in both studies: the same measurement, or copied"
