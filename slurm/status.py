@@ -15,7 +15,7 @@ from rich.text import Text
 
 from slurm.scheduler import GONE, UNCLEAR, UnreachableError, is_over
 from slurm.states import RunStatus, Submission, judged, study_statuses, study_submissions
-from slurm.study_lock import is_at_work, mark_cancelled
+from slurm.study_folder import is_at_work, mark_cancelled
 from unet_scaling.study.command_line import LAUNCH_HINT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record_lines import Epoch

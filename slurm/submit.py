@@ -23,8 +23,7 @@ from slurm.states import (
     study_statuses,
     write_submission,
 )
-from slurm.study_folder import StudyFolder, in_launch_order, open_study_folder
-from slurm.study_lock import Cancellation, locked
+from slurm.study_folder import Cancellation, StudyFolder, in_launch_order, locked, open_study_folder
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_RESUME, EXIT_USAGE, UserError
 from unet_scaling.study.optional_parts import optional_part

@@ -19,8 +19,7 @@ from slurm.estimate import (
 )
 from slurm.preflight import unverified_inputs
 from slurm.render import Places
-from slurm.study_folder import StudyFolder
-from slurm.study_lock import next_cancellation
+from slurm.study_folder import StudyFolder, next_cancellation
 from slurm.submit import Submitter
 from tests.records import write_record
 from tests.studies import make_images, make_run

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from slurm.estimate import KnownSeconds, recorded_seconds
-from slurm.local_progress import StudyProgress
+from slurm.local import StudyProgress
 from tests.records import write_record
 from tests.studies import make_point
 from unet_scaling.study.config import RunConfig
@@ -65,7 +65,7 @@ def test_a_pipe_gets_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         progress.show()
         progress.end("complete in 3 s")
         progress.begin(points, 2)
-        monkeypatch.setattr("slurm.local_progress.PIPE_SECONDS", 0.0)
+        monkeypatch.setattr("slurm.local.PIPE_SECONDS", 0.0)
         train(monkeypatch, progress.steps_file, 0, 2, 5)
         progress.show()
         progress.end("complete in 4 s")

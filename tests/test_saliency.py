@@ -16,9 +16,8 @@ from tests.trained import TrainedRuns
 from tests.xaitk_maps import explained_point, initial_network, map_maker, xaitk_map
 from unet_scaling import training_loop
 from unet_scaling.explain.checks import MapChecks, trial_of, untrained
-from unet_scaling.explain.maps import MapFiles, MapMaker, PhaseSeconds, image_names, make_maps
+from unet_scaling.explain.maps import MapFiles, MapMaker, PhaseSeconds, image_names, make_maps, region_scores
 from unet_scaling.explain.masks import MaskStore, mask_chunks, method_of
-from unet_scaling.explain.network import region_scores
 from unet_scaling.group.group import single_worker
 from unet_scaling.model import UNet
 from unet_scaling.run.weights import weights_sha256

@@ -28,8 +28,7 @@ import slurm.submit
 from slurm.commands.submit import submit_and_wait
 from slurm.render import Places
 from slurm.status import cancel_study, study_rows
-from slurm.study_folder import StudyFolder
-from slurm.study_lock import next_cancellation
+from slurm.study_folder import StudyFolder, next_cancellation
 from slurm.submit import Submitter
 from tests.peer_slurm import (
     ANSWER_FAULTS,

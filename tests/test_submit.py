@@ -24,8 +24,7 @@ from slurm.render import Places
 from slurm.scheduler import LimitError, Printed, Slurm, UnreachableError
 from slurm.states import read_submission
 from slurm.status import cancel_study, show_status, status_table, study_rows
-from slurm.study_folder import StudyFolder
-from slurm.study_lock import CancelledError, locked, mark_cancelled, next_cancellation
+from slurm.study_folder import CancelledError, StudyFolder, locked, mark_cancelled, next_cancellation
 from slurm.submit import Submitter
 from tests.cluster import wait_until
 from tests.peer_slurm import CLUSTER, TIMED, Clock, PeerSlurm
@@ -286,7 +285,7 @@ def test_where_the_file_system_has_no_locks_a_file_keeps_a_second_terminal_out(
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr("slurm.study_lock.fcntl.flock", no_locks)
+    monkeypatch.setattr("slurm.study_folder.fcntl.flock", no_locks)
     claim = submitter.folder.path / ".claim"
     with (
         locked(submitter.folder.path),

@@ -16,9 +16,8 @@ from xaitk_saliency.impls.gen_image_classifier_blackbox_sal.slidingwindow import
 
 from tests.studies import make_point
 from unet_scaling.data.batches import ImageData
-from unet_scaling.explain.maps import MapFiles, MapMaker
+from unet_scaling.explain.maps import CleanImage, MapFiles, MapMaker, clean_image, explained_network
 from unet_scaling.explain.masks import MaskStore, mask_chunks, method_of
-from unet_scaling.explain.network import CleanImage, clean_image, explained_network
 from unet_scaling.group.group import single_worker
 from unet_scaling.model import UNet
 from unet_scaling.study.config import RunConfig

@@ -14,8 +14,7 @@ from slurm.commands.options import add_launch, add_queue, add_study, new_console
 from slurm.estimate import run_probe
 from slurm.render import Places
 from slurm.status import REFRESH_SECONDS, StatusRow, show_status, study_rows
-from slurm.study_folder import logs_folder
-from slurm.study_lock import CancelledError, next_cancellation
+from slurm.study_folder import CancelledError, logs_folder, next_cancellation
 from slurm.submit import LaterError, Submitter
 from unet_scaling.study.command_line import CommandLine, called
 from unet_scaling.study.config import PROJECT

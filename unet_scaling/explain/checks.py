@@ -18,8 +18,7 @@ from PIL import Image
 from scipy import stats  # type: ignore[import-untyped]
 from torch import nn
 
-from unet_scaling.explain.maps import MapMaker
-from unet_scaling.explain.network import CleanImage, ExplainedNetwork, clean_image, explained_network
+from unet_scaling.explain.maps import CleanImage, ExplainedNetwork, MapMaker, clean_image, explained_network
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.options import CURVE_STREAM, UNTRAINED_STREAM
 from unet_scaling.study.saliency import (

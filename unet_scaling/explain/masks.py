@@ -25,7 +25,6 @@ from xaitk_saliency.impls.perturb_image.rise import RISEGrid
 from xaitk_saliency.impls.perturb_image.sliding_radial import SlidingRadial
 from xaitk_saliency.impls.perturb_image.sliding_window import SlidingWindow
 
-from unet_scaling.explain.network import Doubles
 from unet_scaling.study.errors import EXIT_BUG, UserError
 from unet_scaling.study.options import SaliencyOptions
 
@@ -39,6 +38,7 @@ NO_THREADS = 0
 
 # Of bool or float32: 1 keeps a pixel, 0 hides it.
 MaskArray = NDArray[Any]
+Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,17 @@ from torch import nn
 
 from unet_scaling.data.batches import ImageData, RunData
 from unet_scaling.explain.checks import MapChecks, trial_of
-from unet_scaling.explain.maps import MapFiles, MapMaker, PhaseSeconds, image_names, make_maps, take_turns
+from unet_scaling.explain.maps import (
+    ARITHMETIC,
+    MapFiles,
+    MapMaker,
+    PhaseSeconds,
+    explained_network,
+    image_names,
+    make_maps,
+    take_turns,
+)
 from unet_scaling.explain.masks import MaskStore, mask_chunks, method_of
-from unet_scaling.explain.network import ARITHMETIC, explained_network
 from unet_scaling.group.allocator import keep_memory
 from unet_scaling.group.group import Group
 from unet_scaling.measure.cpu_counters import peak_memory_bytes
