@@ -127,7 +127,7 @@ class Cluster(StrictModel):
         [], description="instead of the launcher's plain name", examples=[["$MPIEXEC"]]
     )
     launcher_arguments: list[Word] = Field(
-        [], description="after what the geometry needs", examples=[["--mpi=pmi2"]]
+        [], description="further arguments of the launcher", examples=[["--mpi=pmix"]]
     )
     gpus_per_node: PositiveInt = Field(description="workers on a full node: one per GPU", examples=[4])
     cores_per_worker: PositiveInt = Field(
@@ -162,7 +162,8 @@ class Cluster(StrictModel):
     )
     prologue: Word | None = Field(
         None,
-        description="shell file to source before the launch, for modules; default: none",
+        description="shell file to source before the launch, for modules; below the project's folder, or a "
+        "whole path; default: none",
         examples=["environment/load.sh"],
     )
     max_queued: PositiveInt = Field(1000, description="jobs of a study in the queue at once")
@@ -171,7 +172,8 @@ class Cluster(StrictModel):
     )
     keep_variables: list[Variable] = Field(
         [],
-        description="variables of the shell that Slurm or the jobs need, of those that are dropped else",
+        description="variables of the submitting shell that jobs get; those of Slurm, MPI, Python and the "
+        "loader are dropped without it",
         examples=[["SLURM_JWT"]],
     )
 
@@ -265,7 +267,8 @@ def prologue_path(cluster: Cluster) -> str | None:
         return None
     path = PROJECT / cluster.prologue
     if not path.is_file():
-        raise UserError(f"prologue = {cluster.prologue!r}: {path} does not exist")
+        cure = "name a shell file, in which commands such as `module load gcc` stand"
+        raise UserError(f"prologue = {cluster.prologue!r}: {path} does not exist; {cure}")
     return str(path)
 
 

@@ -238,7 +238,8 @@ def cluster_cost(
     at_most = limit_text(cluster, configs, one_allocation)
     seconds = [each for config in configs if (each := estimate.seconds(config)) is not None]
     if not configs or len(seconds) < len(configs):
-        return Cost(limit_node_hours(cluster, configs, one_allocation), at_most)
+        unknown = f"\n{estimate.text(configs)}" if configs else ""
+        return Cost(limit_node_hours(cluster, configs, one_allocation), at_most + unknown)
     nodes = [geometry(cluster, config.workers).nodes for config in configs]
     held = [max(nodes)] * len(nodes) if one_allocation else nodes
     low = sum(share * each.low for share, each in zip(held, seconds, strict=True)) / 3600

@@ -156,7 +156,7 @@ class Submitter:
     budget_node_hours: float | None = None
 
     def dry_run(self, *, verbose: bool = False) -> None:
-        """Print the first script, or all, what could not be verified, and the estimate; write nothing."""
+        """Print a script of the most workers, or all, what is not verified, and the cost; write nothing."""
         configs = in_launch_order(self.folder.study)
         self.folder.require_same(configs)
         for config in configs:
@@ -165,11 +165,13 @@ class Submitter:
             job_folder = self.folder.path / "allocation-1"
             self._show(job_folder, self._allocation_script(configs, job_folder, DRY_RUN_TOKEN))
         else:
-            shown = configs if verbose else configs[:1]
+            shown = configs if verbose else [max(configs, key=lambda config: config.workers)]
             for config in shown:
                 self._show(self.folder.run_folder(config), self._job_script(config, DRY_RUN_TOKEN))
             if shown != configs:
                 self._print(f"and {len(configs) - len(shown)} more scripts: --verbose prints all")
+        if self.cluster.doctor:
+            self._print("before a study's first job, one of half a minute tries the launch (doctor = true)")
         for sentence in unverified_inputs(configs):
             self._print(f"not verified: {sentence}")
         self._require_affordable(configs, configs)

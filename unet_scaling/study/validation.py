@@ -28,6 +28,8 @@ TYPE_WORDS = {
     "boolean": ("true or false", "values of true or false"),
     "object": ("a table", "tables"),
 }
+# What others call a key.
+OTHER_NAMES = {"modules": "prologue", "module": "prologue", "walltime": "time", "nodes": "max_nodes"}
 LIMIT_WORDS = {
     "exclusiveMinimum": "more than {}",
     "minimum": "at least {}",
@@ -310,6 +312,8 @@ def _unknown_key(schema: Schema, table: Schema, place: str, name: str) -> str:
     tables = {other: each.get("properties", {}) for other, each in schema["properties"].items()}
     elsewhere = [f"{other}.{name}" for other, names in tables.items() if name in names]
     near = f"did you mean {' or '.join(elsewhere)}?" if elsewhere else did_you_mean(name, table["properties"])
+    if OTHER_NAMES.get(name) in table["properties"]:
+        near = f"did you mean {OTHER_NAMES[name]}?"
     return f"unknown key; {near or f'unet-scaling explain {place} lists those known'}".rstrip()
 
 
