@@ -126,7 +126,7 @@ def is_to_be_repeated(run: RecordedRun, console: Console) -> bool:
         return False
     repeated = len(disturbed_records(run.folder)) < MOST_DISTURBED
     if repeated:
-        outcome = f"launched again; its record is kept as {DISTURBED_RECORDS}"
+        outcome = f"will be launched again; its record is kept as {DISTURBED_RECORDS}"
     else:
         outcome = "disturbed again and again; it stays as it is, and the report says so"
     console.print(f"{run.config.run}: {reason}; {outcome}", markup=False)

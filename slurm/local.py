@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -258,7 +259,8 @@ def run_study(
 ) -> None:
     """Run what is not complete, one run after the other; raise UserError at the end where runs failed.
 
-    Of these, launches that were disturbed are then made once more; `repeat_disturbed`: and of all others.
+    After each repeat its launches that were disturbed are made once more; `repeat_disturbed`: and at the end
+    those of all others.
     A study whose repeats are "until ..." goes on with one more of each point, until it has enough.
     Raises StudyStoppedError where the user stopped it.
     """
@@ -267,7 +269,8 @@ def run_study(
     with locked(folder.path), stop_requests() as request:
         asked = note_changed_request(folder, console)
         block: StudyFolder | None = add_repeats(asked, more_repeats, console) if more_repeats else asked
-        console.print(f"each worker owns {share} of {cores} cores; output in {folder.path}/*/{OUTPUT_NAME}")
+        owns = f"each worker owns {share} of {cores} cores, at every worker count"
+        console.print(f"{owns}; output in {folder.path}/*/{OUTPUT_NAME}")
         while block:
             _run_block(LocalRuns(block, console, share, request), repeat_disturbed, force)
             # Of the first block only: else the same runs would be launched anew with each further one.
@@ -284,12 +287,16 @@ def _run_block(runs: "LocalRuns", repeat_disturbed: bool, force: Collection[str]
     missing = take_over(folder, configs, force)
     complete = [config for config in configs if config not in missing]
     runs.console.print(f"{folder.study.name}: {len(configs)} runs, {len(complete)} complete already")
-    judged = configs if repeat_disturbed else missing
-    if judged:
+    if missing or repeat_disturbed:
         say_whether_quiet(runs.console)
     runs.learn(complete)
-    runs.run_all(missing)
-    runs.run_disturbed(judged)
+    # What is compared within a repeat stays together in time, and the repeats stay one after the other.
+    for _, repeat in groupby(missing, key=lambda config: config.repeat):
+        block = list(repeat)
+        runs.run_all(block, missing)
+        runs.run_disturbed(block, missing)
+    if repeat_disturbed:
+        runs.run_disturbed(configs, configs)
     _require_all_complete(folder, configs)
 
 
@@ -308,26 +315,26 @@ class LocalRuns:
         for config in complete:
             self.known.learn(self.folder.recorded(config))
 
-    def run_all(self, configs: Sequence[RunConfig], again: bool = False) -> None:
-        """Launch these runs; `again`: they are complete, and their records are set aside.
+    def run_all(
+        self, configs: Sequence[RunConfig], counted: Sequence[RunConfig], again: bool = False
+    ) -> None:
+        """Launch these of the counted runs; `again`: they are complete, and their records are set aside.
 
         Raises StudyStoppedError as soon as the workers have saved, where the user asked to stop.
         """
         with StudyProgress(self.console, self.known) as progress:
-            for number, config in enumerate(configs):
+            for config in configs:
                 self._require_no_request()
-                progress.begin(configs, number)
+                progress.begin(counted, counted.index(config))
                 self._run(config, progress, again)
         self._require_no_request()
 
-    def run_disturbed(self, configs: Sequence[RunConfig]) -> None:
+    def run_disturbed(self, configs: Sequence[RunConfig], counted: Sequence[RunConfig]) -> None:
         """Launch those of these runs again that were disturbed."""
         disturbed = [
             config for config in configs if is_to_be_repeated(self.folder.recorded(config), self.console)
         ]
-        if disturbed:
-            self.console.print(f"once more: {count(len(disturbed), 'disturbed run')}, counted from 1 again")
-        self.run_all(disturbed, again=True)
+        self.run_all(disturbed, counted, again=True)
 
     def _run(self, config: RunConfig, progress: StudyProgress, again: bool) -> None:
         run_folder = self.folder.run_folder(config)
@@ -339,7 +346,8 @@ class LocalRuns:
             set_launch_aside(run_folder)
         program = [str(PROGRAMS_FOLDER / config.framework / "train.py"), str(run_folder)]
         look = partial(self._look, progress)
-        launch(program, config.workers, run_folder / OUTPUT_NAME, self.cores_each, look, progress.steps_file)
+        cores = config.training.cores_per_worker or self.cores_each
+        launch(program, config.workers, run_folder / OUTPUT_NAME, cores, look, progress.steps_file)
         run = self.folder.recorded(config)
         self.known.learn(run)
         outcome = _outcome(run, time.monotonic() - begin)
@@ -414,7 +422,8 @@ class LocalPlan:
     def show(self, console: Console) -> None:
         cores = cores_per_worker(self.folder.study, len(os.sched_getaffinity(0)))
         lines = [
-            f"{config.run}: {count(config.workers, 'worker')}, {count(cores, 'core')} each"
+            f"{config.run}: {count(config.workers, 'worker')}, "
+            f"{count(config.training.cores_per_worker or cores, 'core')} each"
             for config in self.wanted
         ]
         total = f"{self.folder.study.name}: {count(self.runs, 'run')}"
@@ -454,8 +463,17 @@ def cores_per_worker(study: StudyConfig, cores: int) -> int:
             f"study {study.name}: workers = {largest} need {largest} cores, this machine gives {cores}; "
             f"the largest worker count here is {cores}"
         )
+    own = study.training.get("cores_per_worker")
+    if own is not None:
+        most: int = max(own) if isinstance(own, list) else own
+        if most * largest > cores:
+            raise UserError(
+                f"study {study.name}: workers = {largest} with training.cores_per_worker = {most} need "
+                f"{most * largest} cores, this machine gives {cores}"
+            )
+        return most
     plays = study.training.get("plays")
-    if plays is None or study.training.get("cores_per_worker") is not None:
+    if plays is None:
         return cores // largest
     played: list[int] = plays if isinstance(plays, list) else [plays]
     return max(1, cores // max(largest, *played))

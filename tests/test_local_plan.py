@@ -12,6 +12,7 @@ from slurm.local import cores_per_worker
 from tests.records import write_record
 from tests.studies import TINY_STUDY, make_images, make_run
 from unet_scaling.study import record
+from unet_scaling.study.errors import UserError
 from unet_scaling.study.study_file import read_study
 
 
@@ -31,8 +32,8 @@ def study(tmp_path: Path) -> Path:
         ([1], "plays = 2", 8, 4),
         ([1, 2], "plays = 2", 8, 4),
         ([1], "plays = [1, 14]", 2, 1),
-        ([1], "plays = [1, 4]\ncores_per_worker = 6", 8, 8),
-        ([1], "plays = [1, 4]\ncores_per_worker = [1, 6]", 8, 8),
+        ([1], "plays = [1, 4]\ncores_per_worker = 6", 8, 6),
+        ([1], "plays = [1, 4]\ncores_per_worker = [1, 6]", 8, 6),
     ],
 )
 def test_a_played_worker_has_the_cores_of_a_real_one(
@@ -41,6 +42,15 @@ def test_a_played_worker_has_the_cores_of_a_real_one(
     path = tmp_path / "tiny.toml"
     path.write_text(TINY_STUDY.format(data=tmp_path, workers=workers, epochs=2) + training)
     assert cores_per_worker(read_study(path), cores) == each
+
+
+def test_cores_that_a_study_sets_are_refused_where_the_machine_has_fewer(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.toml"
+    training = "cores_per_worker = [1, 2]"
+    path.write_text(TINY_STUDY.format(data=tmp_path, workers=[1, 2], epochs=2) + training)
+    assert cores_per_worker(read_study(path), 4) == 2
+    with pytest.raises(UserError, match="cores_per_worker = 2 need 4 cores, this machine gives 3"):
+        cores_per_worker(read_study(path), 3)
 
 
 @pytest.mark.parametrize(
