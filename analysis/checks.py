@@ -545,7 +545,7 @@ def disturbed_notes(study: Study) -> Iterator[str]:
     for runs, fate in fates:
         if len(runs):
             launches = f"{len(runs)} disturbed launches are" if len(runs) > 1 else "1 disturbed launch is"
-            cure = "--repeat-disturbed on submission measures them again"
+            cure = "run or submit with --repeat-disturbed measures them again"
             yield f"{launches} {fate}: {_with_reason(runs, 'disturbed')}; {cure}"
     stalled = study.runs[(study.runs["disturbed"] == "") & (study.runs["stalls"] != "")]
     if len(stalled):
