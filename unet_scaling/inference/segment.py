@@ -8,19 +8,19 @@ names. A mask is written whole or not at all, with what it was made of in its te
 
 import argparse
 import hashlib
-import io
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, PngImagePlugin
+from PIL import Image
 from torch import nn
 
-from unet_scaling.data.batches import ImageBatch, to_device
+from unet_scaling.data.batches import CropBox, ImageBatch, to_device
 from unet_scaling.data.decoding import collate, fit_pair, foreground_of
 from unet_scaling.data.folder import (
     IMAGES_FOLDER,
@@ -39,7 +39,7 @@ from unet_scaling.data.pixels import (
 )
 from unet_scaling.group.device import start_worker
 from unet_scaling.group.identity import identify
-from unet_scaling.inference.masks import COUNTS_KEY, ORIGIN_KEY, files_to_segment, mask_path, read_mask
+from unet_scaling.inference.masks import ORIGIN_KEY, files_to_segment, mask_path, packed_mask, read_mask
 from unet_scaling.run.weights import WEIGHTS_NAME, load_weights, weights_sha256
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError, run_worker
@@ -50,8 +50,20 @@ from unet_scaling.task.unet import UNetTask, count_pixels
 from unet_scaling.training import set_precision
 
 _WHITE = 255
+Mask = tuple[Bytes, list[int]]
 # Options of data that change a pixel of an image or a mask.
 _OF_PIXELS = ("image_height", "image_width", "channels", "intensity", "foreground")
+
+
+@dataclass(frozen=True)
+class FittedImage:
+    """An image and its true mask at the size of the study, what of both is no padding, and its own size."""
+
+    path: Path
+    pair: tuple[Bytes, Bytes]
+    box: CropBox
+    height: int
+    width: int
 
 
 @dataclass(frozen=True)
@@ -70,12 +82,16 @@ class Segmenter:
         options = self.config.data.model_dump_json(include={*_OF_PIXELS})
         return hashlib.sha256(options.encode()).hexdigest()
 
-    @torch.no_grad()
-    def mask(self, path: Path, pixels: Pixels, truth: Bytes | None) -> tuple[Bytes, list[int]]:
-        """Return the mask [h, w] of 0 and 255 at the image's own size, and the counts against `truth`.
+    def origin(self, image: bytes, truth: bytes) -> str:
+        """Return what a mask is made of, as JSON: the SHA-256 of the weights and of the files."""
+        parts = {"weights": self.weights_sha256, "data": self.data_sha256}
+        files = (("image", image), ("mask", truth))
+        return json.dumps(parts | {name: hashlib.sha256(each).hexdigest() for name, each in files})
 
-        The counts are those of an evaluation: true positive, false positive, false negative, true negative at
-        the size of the study, without padding; none without a truth [h, w] of 0 and 1.
+    def fit(self, path: Path, pixels: Pixels, truth: Bytes | None = None) -> FittedImage:
+        """Return an image as the network takes it, with its true mask [h, w] of 0 and 1 where there is one.
+
+        Raises UserError (65) where it is of another kind or depth than those that the run was trained on.
         """
         data = self.config.data
         mode = describe_mode(pixels)
@@ -86,15 +102,31 @@ class Segmenter:
         height, width = pixels.shape[:2]
         image = to_image(pixels, data.channels, data.intensity)
         pair = fit_pair(data, image, np.zeros((height, width), np.uint8) if truth is None else truth)
-        tensors = to_device(*collate([pair]), self.device, self.config.training.channels_last)
-        batch = ImageBatch(*tensors, box=fitted_box(height, width, data.image_height, data.image_width))
-        logits = batch.cropped(self.model(batch.images))
-        if not bool(torch.isfinite(logits).all()):
-            raise UserError(f"{path}: what the network predicts is not finite", EXIT_BAD_DATA)
-        counts = [] if truth is None else count_pixels(logits, batch.cropped(batch.masks)).tolist()
-        region = (logits[0, 0] > 0).cpu().numpy().astype(np.uint8) * _WHITE
-        own_size = Image.fromarray(region).resize((width, height), Image.Resampling.NEAREST)
-        return np.asarray(own_size), counts
+        box = fitted_box(height, width, data.image_height, data.image_width)
+        return FittedImage(path, pair, box, height, width)
+
+    @torch.no_grad()
+    def masks(self, images: Sequence[FittedImage]) -> list[Mask]:
+        """Return each image's mask [h, w] of 0 and 255 at its own size, and the counts against its truth.
+
+        All pass through the network at once. The counts are those of an evaluation: true positive, false
+        positive, false negative, true negative at the size of the study, without padding.
+        """
+        packed = collate([image.pair for image in images])
+        pixels, truths = to_device(*packed, self.device, self.config.training.channels_last)
+        logits = self.model(pixels)
+        masks = []
+        for number, image in enumerate(images):
+            one = slice(number, number + 1)
+            batch = ImageBatch(pixels[one], truths[one], image.box)
+            inside = batch.cropped(logits[one])
+            if not bool(torch.isfinite(inside).all()):
+                raise UserError(f"{image.path}: what the network predicts is not finite", EXIT_BAD_DATA)
+            region = (inside[0, 0] > 0).cpu().numpy().astype(np.uint8) * _WHITE
+            size = (image.width, image.height)
+            own_size = Image.fromarray(region).resize(size, Image.Resampling.NEAREST)
+            masks.append((np.asarray(own_size), count_pixels(inside, batch.cropped(batch.masks)).tolist()))
+        return masks
 
 
 def open_segmenter(run: Path, device: torch.device, *, any_depth: bool) -> Segmenter:
@@ -135,9 +167,7 @@ def segment(segmenter: Segmenter, folder: Path, pair: FilePair, output: Path) ->
     path = folder / IMAGES_FOLDER / pair.image if pair.mask else folder / pair.image
     content = read_bytes(path)
     truth = read_bytes(folder / MASKS_FOLDER / pair.mask) if pair.mask else b""
-    parts = {"weights": segmenter.weights_sha256, "data": segmenter.data_sha256}
-    parts |= {name: hashlib.sha256(each).hexdigest() for name, each in (("image", content), ("mask", truth))}
-    origin = json.dumps(parts)
+    origin = segmenter.origin(content, truth)
     target = mask_path(output, pair)
     if target.exists() and target.stat().st_size:
         _, known = read_mask(target) or (None, {})
@@ -149,14 +179,9 @@ def segment(segmenter: Segmenter, folder: Path, pair: FilePair, output: Path) ->
     if pair.mask:
         true_path = folder / MASKS_FOLDER / pair.mask
         foreground = foreground_of(true_path, decode(true_path, truth, mask=True), segmenter.config.data)
-    mask, counts = segmenter.mask(path, decode(path, content), foreground)
-    texts = PngImagePlugin.PngInfo()
-    texts.add_text(ORIGIN_KEY, origin)
-    if counts:
-        texts.add_text(COUNTS_KEY, " ".join(map(str, counts)))
-    packed = io.BytesIO()
-    Image.fromarray(mask).save(packed, "PNG", pnginfo=texts)
-    write_atomically(target, packed.getvalue(), READABLE, durable=False)
+    ((mask, counts),) = segmenter.masks([segmenter.fit(path, decode(path, content), foreground)])
+    packed = packed_mask(mask, origin, counts if pair.mask else [])
+    write_atomically(target, packed, READABLE, durable=False)
     return True
 
 

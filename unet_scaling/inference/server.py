@@ -1,0 +1,209 @@
+"""The HTTP server of `unet-scaling serve`: the bytes of an image come in, the PNG of its mask goes out.
+
+Memory is bounded: one image is decoded at a time and kept at the size of the study, and bodies of at most
+`queue` requests are held.
+"""
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from unet_scaling.data.pixels import decode
+from unet_scaling.inference.masks import packed_mask
+from unet_scaling.inference.segment import FittedImage, Mask, Segmenter, open_segmenter
+from unet_scaling.study.errors import UserError
+
+LARGEST_BODY = 64 * 2**20
+BODY_SECONDS = 30.0
+# What messages call the image: it has no file here.
+_NAME = Path("image")
+_BAD_REQUEST = 400
+_TIMED_OUT = 408
+_TOO_LARGE = 413
+_TOO_MANY = 429
+
+
+@dataclass
+class Batcher:
+    """Lets images that wait pass through the network together, at most `largest` at once.
+
+    A batch starts as soon as the network is free and either full or its first image has waited `seconds`.
+    """
+
+    segmenter: Segmenter
+    largest: int
+    seconds: float
+    images: int = 0
+    batches: int = 0
+    _waiting: deque[tuple[FittedImage, float, asyncio.Future[Mask]]] = field(default_factory=deque)
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def mask(self, image: FittedImage) -> Mask:
+        """Return the mask of an image, made in the next batch that has room for it."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Mask] = loop.create_future()
+        self._waiting.append((image, loop.time(), future))
+        self._arrived.set()
+        return await future
+
+    async def run(self) -> None:
+        """Make the masks of all batches, until cancelled."""
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1) as network:
+            while True:
+                await self._filled()
+                batch = [self._waiting.popleft() for _ in range(min(self.largest, len(self._waiting)))]
+                images = [image for image, _, _ in batch]
+                try:
+                    masks = await loop.run_in_executor(network, self.segmenter.masks, images)
+                except Exception as error:
+                    for _, _, future in batch:
+                        future.set_exception(error)
+                    continue
+                self.images += len(batch)
+                self.batches += 1
+                for (_, _, future), mask in zip(batch, masks, strict=True):
+                    future.set_result(mask)
+
+    async def _filled(self) -> None:
+        """Wait for a full batch, or until its first image has waited long enough."""
+        loop = asyncio.get_running_loop()
+        while len(self._waiting) < self.largest:
+            self._arrived.clear()
+            left = self._waiting[0][1] + self.seconds - loop.time() if self._waiting else None
+            if left is not None and left <= 0:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._arrived.wait()
+
+
+@dataclass
+class Service:
+    """Answers requests: POST / makes a mask, GET / says what is served and counts what was."""
+
+    run: Path
+    batcher: Batcher
+    queue: int
+    refused: int = 0
+    _held: int = 0
+    _decoder: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+
+    def application(self) -> Starlette:
+        """Return the application, which batches while it runs."""
+        return Starlette(
+            routes=[Route("/", self.facts, methods=["GET"]), Route("/", self.answer, methods=["POST"])],
+            lifespan=self._lifespan,
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        batches = asyncio.create_task(self.batcher.run())
+        yield
+        batches.cancel()
+        self._decoder.shutdown()
+
+    async def facts(self, _: Request) -> JSONResponse:
+        batcher = self.batcher
+        segmenter = batcher.segmenter
+        return JSONResponse(
+            {
+                "run": str(self.run),
+                "weights_sha256": segmenter.weights_sha256,
+                "trained_on": sorted(segmenter.modes),
+                "device": str(segmenter.device),
+                "batch": batcher.largest,
+                "wait_ms": batcher.seconds * 1e3,
+                "queue": self.queue,
+                "images": batcher.images,
+                "batches": batcher.batches,
+                "refused": self.refused,
+            }
+        )
+
+    async def answer(self, request: Request) -> Response:
+        """Return the PNG of the mask; a mistake becomes a 4xx status with one sentence as JSON."""
+        if self._held >= self.queue:
+            text = f"{self.queue} requests are being answered (--queue); try again later"
+            return self._refusal(_TOO_MANY, text, {"Retry-After": "1"})
+        self._held += 1
+        try:
+            content = await _body(request)
+            if content is None:
+                return self._refusal(_TOO_LARGE, f"image: has more than {LARGEST_BODY} bytes")
+            return Response(await self._mask(content), media_type="image/png")
+        except UserError as error:
+            return self._refusal(_BAD_REQUEST, str(error))
+        except TimeoutError:
+            return self._refusal(_TIMED_OUT, f"image: did not arrive within {BODY_SECONDS:g} s")
+        except ClientDisconnect:
+            return self._refusal(_BAD_REQUEST, "image: did not arrive whole")
+        finally:
+            self._held -= 1
+
+    async def _mask(self, content: bytes) -> bytes:
+        loop = asyncio.get_running_loop()
+        segmenter = self.batcher.segmenter
+
+        def fitted() -> FittedImage:
+            return segmenter.fit(_NAME, decode(_NAME, content))
+
+        mask, _ = await self.batcher.mask(await loop.run_in_executor(self._decoder, fitted))
+        origin = segmenter.origin(content, b"")
+        return await loop.run_in_executor(self._decoder, packed_mask, mask, origin, [])
+
+    def _refusal(self, status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+        self.refused += 1
+        return JSONResponse({"error": text}, status, {"Connection": "close", **(headers or {})})
+
+
+async def _body(request: Request) -> bytes | None:
+    """Return the body of a request; None where it is too large. Raises TimeoutError and ClientDisconnect."""
+    parts = bytearray()
+    async with asyncio.timeout(BODY_SECONDS):
+        async for part in request.stream():
+            parts += part
+            if len(parts) > LARGEST_BODY:
+                return None
+    return bytes(parts)
+
+
+def serve(
+    run: Path, host: str, port: int, *, batch: int, wait_ms: float, queue: int, any_depth: bool
+) -> None:
+    """Serve the network of a run until SIGTERM or Ctrl-C; what was accepted by then is answered.
+
+    Raises UserError where the run has no network that can be served, or the port cannot be had.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    batcher = Batcher(open_segmenter(run, device, any_depth=any_depth), batch, wait_ms / 1e3)
+    listener = _listen(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{listener.getsockname()[1]}"
+    print(f"{run} is served at {address}: POST an image, get the PNG of its mask", flush=True)
+    application = Service(run, batcher, queue).application()
+    config = uvicorn.Config(
+        application, loop="asyncio", http="h11", ws="none", log_level="warning", access_log=False
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        cure = "name another --port, or 0 for a free one"
+        raise UserError(f"--host {host} --port {port}: {error.strerror}; {cure}") from None
