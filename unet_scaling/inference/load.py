@@ -19,7 +19,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
-from matplotlib.figure import Figure
 from scipy import stats  # type: ignore[import-untyped]
 
 from unet_scaling.data.folder import IMAGES_FOLDER
@@ -29,7 +28,7 @@ from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
 from unet_scaling.study.files import READABLE, write_atomically
 
 # Largest batch, and milliseconds that a request waits for others.
-SETTINGS = ((1, 0), (4, 0), (4, 20), (16, 0), (16, 50))
+SERVER_SETTINGS = ((1, 0), (4, 0), (4, 20), (16, 0), (16, 50))
 # Of the images per second that a server of batches of 1 gives to clients that never wait.
 SHARES = (0.25, 0.5, 0.75, 1.0)
 SECONDS = 10.0
@@ -37,7 +36,6 @@ CLIENTS = 64
 _IMAGES = 32
 _OK = 200
 _TABLE = "serving.csv"
-_FIGURE = "serving.svg"
 
 
 @dataclass(frozen=True)
@@ -56,16 +54,18 @@ class Load:
     p99_high_ms: float
 
 
-def measure(run: Path, images: Path, output: Path, goal_ms: float | None, seconds: float = SECONDS) -> int:
-    """Measure all settings at all rates; write the table and the figure, and name the setting for a goal."""
+def measure_latency(
+    run: Path, images: Path, output: Path, goal_ms: float | None, seconds: float = SECONDS
+) -> int:
+    """Measure all settings at all rates; write the table, and name the setting for a goal."""
     contents = [read_bytes(path) for path in _paths(images)[:_IMAGES]]
     output.mkdir(parents=True, exist_ok=True)
-    with served(run, *SETTINGS[0]) as address:
+    with served(run, *SERVER_SETTINGS[0]) as address:
         capacity = saturated(address, contents, seconds)
     print(f"batches of 1, clients that never wait: {capacity:.1f} images/s; rates are shares of it")
     print("batch  wait ms  requests/s  answered  images/s  median ms  99th percentile ms [95 %]")
     loads = []
-    for batch, wait_ms in SETTINGS:
+    for batch, wait_ms in SERVER_SETTINGS:
         with served(run, batch, wait_ms) as address:
             for share in SHARES:
                 loads.append(poisson(address, contents, batch, wait_ms, share * capacity, seconds))
@@ -75,10 +75,9 @@ def measure(run: Path, images: Path, output: Path, goal_ms: float | None, second
     writer.writerow([column.name for column in fields(Load)])
     writer.writerows(map(astuple, loads))
     write_atomically(output / _TABLE, text.getvalue(), READABLE)
-    _draw(loads, output / _FIGURE)
     if goal_ms is not None:
         print(_answer(loads, goal_ms))
-    print(f"{output / _TABLE}, {output / _FIGURE}")
+    print(output / _TABLE)
     return EXIT_OK
 
 
@@ -175,10 +174,12 @@ def poisson(
 
 def _row(load: Load) -> str:
     share = load.answered / load.requests
+    # Of a few hundred requests none is known to be slower than the 99th percentile.
+    top = "?" if np.isnan(load.p99_high_ms) else f"{load.p99_high_ms:.1f}"
     return (
         f"{load.batch:5}  {load.wait_ms:7}  {load.requests_per_s:10.1f}  {share:8.0%}  "
         f"{load.images_per_s:8.1f}  {load.median_ms:9.1f}  {load.p99_ms:.1f} "
-        f"[{load.p99_low_ms:.1f}, {load.p99_high_ms:.1f}]"
+        f"[{load.p99_low_ms:.1f}, {top}]"
     )
 
 
@@ -192,15 +193,3 @@ def _answer(loads: Sequence[Load], goal_ms: float) -> str:
         f"99 % of the requests within {goal_ms:g} ms: --batch {best.batch} --wait {best.wait_ms}, "
         f"up to {best.requests_per_s:.1f} requests/s ({best.p99_ms:.0f} ms)"
     )
-
-
-def _draw(loads: Sequence[Load], path: Path) -> None:
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for batch, wait_ms in SETTINGS:
-        own = [load for load in loads if (load.batch, load.wait_ms) == (batch, wait_ms)]
-        label = f"batch {batch}, wait {wait_ms} ms"
-        axes.plot([load.requests_per_s for load in own], [load.p99_ms for load in own], "o-", label=label)
-    axes.set(xlabel="requests per second", ylabel="99th percentile of latency (ms)", yscale="log")
-    axes.legend()
-    figure.savefig(path)

@@ -1,7 +1,7 @@
 """Serve the network of a complete run over HTTP: POST an image, get the PNG of its mask.
 
 Requests that wait pass through the network together. With --measure, requests are sent at random moments at
-several rates, with several batch sizes and waits, and what each gave is printed and drawn.
+several rates, with several batch sizes and waits, and what each gave is printed and written.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def main() -> int | None:
     with optional_part("unet-scaling serve", EXTRA):
         from unet_scaling.inference import load, server
     if arguments.measure:
-        return load.measure(arguments.run, arguments.measure, arguments.output, arguments.goal)
+        return load.measure_latency(arguments.run, arguments.measure, arguments.output, arguments.goal)
     server.serve(
         arguments.run,
         arguments.host,
@@ -61,7 +61,7 @@ def command_line() -> CommandLine:
     parser.add_argument("--any-depth", action="store_true", help=any_depth)
     measuring = parser.add_argument_group("to measure, without serving anybody else")
     measuring.add_argument("--measure", type=Path, metavar="IMAGES", help="folder of images to send")
-    measuring.add_argument("--output", type=Path, metavar="FOLDER", help="for serving.csv and serving.svg")
+    measuring.add_argument("--output", type=Path, metavar="FOLDER", help="for serving.csv")
     goal = "name the setting that answers 99 %% of the requests within this time"
     measuring.add_argument("--goal", type=_milliseconds, metavar="MS", help=goal)
     return parser
