@@ -51,7 +51,7 @@ from analysis.study import (
     names_of,
     run_table,
 )
-from analysis.text import count, first_of
+from analysis.text import count, first_of, lines
 from unet_scaling.study.command_line import LAUNCH_HINT
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.disturbance import disturbance
@@ -75,13 +75,7 @@ TIMES_OF_A_RUN = (
 )  # fmt: skip
 TABLES_OF_TIMES = ("epochs", "budgets", "probes", "startups")
 # Runs are named so that one can be looked at; a note of all would hide the others.
-_MOST_NAMED = 3
 _MOST_OF_MAPS_NAMED = 5
-_ZERO_GRADIENTS = (
-    "task.find_unused_parameters = true: a parameter that a pass does not use gets a gradient of zero from "
-    "it, with every framework alike; a script that leaves such a parameter without gradient may train other "
-    "weights, at another speed"
-)
 
 
 def load_study(folder: Path) -> Study:
@@ -326,33 +320,21 @@ def _run_table(runs: Sequence[CompleteRun], axes: Sequence[str]) -> pd.DataFrame
     return table
 
 
-def remarks(headers: Mapping[str, Header], unknown_attempts: Sequence[str] = ()) -> tuple[str, ...]:
+def remarks(headers: Mapping[str, Header], unknown_attempts: Sequence[str] = ()) -> list[str]:
     """Return what no row of the fairness table says, but should be known to who reads a comparison."""
-    notes = []
-    if any(header.dirty for header in headers.values()):
-        notes.append("the code had uncommitted changes: its commit does not say all that ran")
+    told = headers.values()
     folders: dict[str, set[str]] = {}
-    for header in headers.values():
+    for header in told:
         folders.setdefault(header.manifest_sha256, set()).add(header.config.data.folder)
-    for several in folders.values():
-        if len(several) > 1:
-            places = ", ".join(sorted(several))
-            notes.append(f"equal images were read from {places}: a difference may be that of their storage")
-    for dilation, rate in dict.fromkeys((header.dilation, header.link_rate) for header in headers.values()):
-        if dilation is not None:
-            links = f"links of {rate}" if rate else "links that are not limited"
-            notes.append(
-                f"on a virtual cluster that was slowed {dilation:g}-fold as a whole, with {links}: seconds "
-                "are those of the cluster that it stands for, and no real one was measured"
-            )
-    if any(header.config.task.find_unused_parameters for header in headers.values()):
-        notes.append(_ZERO_GRADIENTS)
-    if unknown_attempts:
-        notes.append(
-            "where an earlier attempt ran, on what code and cores, is not known: its record "
-            f"(run.attemptN.jsonl) is missing or damaged: {first_of(unknown_attempts, 'run', _MOST_NAMED)}"
-        )
-    return tuple(notes)
+    return lines(
+        "notes",
+        said="records",
+        is_dirty=any(header.dirty for header in told),
+        folders=folders.values(),
+        slowed=dict.fromkeys((header.dilation, header.link_rate) for header in told),
+        finds_unused=any(header.config.task.find_unused_parameters for header in told),
+        unknown=unknown_attempts,
+    )
 
 
 def _with_maps_only(study: Study, maps_only: Study) -> Study:

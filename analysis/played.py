@@ -69,8 +69,11 @@ def played_table(study: Study, points: Sequence[PointSeeds]) -> pd.DataFrame:
     for point, baseline, (cells, test) in zip(
         points, baselines, judged_points(study, points, baselines), strict=True
     ):
+        verdict = "baseline" if point.workers == 1 else VERDICTS[test.shown]
         why = "; ".join(_why(study, point, baseline, test))
-        rows.append(cells | {"kind": point.kind, "verdict": _verdict(point, test), "why": why})
+        rows.append(
+            cells | {"kind": point.kind, "verdict": "diverges" if point.diverged else verdict, "why": why}
+        )
     table = pd.DataFrame(rows, columns=PLAYED_COLUMNS)
     return table.assign(best=_best(table))
 
@@ -106,12 +109,6 @@ def _baseline_of(points: Sequence[PointSeeds], point: PointSeeds) -> PointSeeds 
     own_last = sorted(alone, key=lambda each: each.kind == point.kind)
     ious = {seed: iou for each in own_last for seed, iou in each.ious.items()}
     return replace(own_last[-1], ious=ious) if ious else None
-
-
-def _verdict(point: PointSeeds, test: MarginTest) -> LossVerdict:
-    if point.diverged:
-        return "diverges"
-    return "baseline" if point.workers == 1 else VERDICTS[test.shown]
 
 
 def _why(study: Study, point: PointSeeds, baseline: PointSeeds | None, test: MarginTest) -> Iterator[str]:
@@ -450,19 +447,14 @@ def with_played(answers: Sequence[Answer], quality: PlayedQuality) -> list[Answe
     The latter come in the order of how many workers keep the IoU, the most first, and of the IoU there.
     """
     found = kept_farthest_first(quality.kept)
-    joined = [
-        _with_clause(answer, quality, found[answer.options]) if answer.options in found else answer
-        for answer in answers
-    ]
+    joined = []
+    for answer in answers:
+        kept = found.get(answer.options, [])
+        kinds = f"{kinds_of(kept)} runs (played: trained as so many workers, on fewer)"
+        clause = f"; by {kinds} {quality.sentences[answer.options]}" if kept else ""
+        joined.append(replace(answer, headline=answer.headline + clause))
     known = {answer.options for answer in answers}
     return [*joined, *(_answer(quality, kept) for options, kept in found.items() if options not in known)]
-
-
-def _with_clause(answer: Answer, quality: PlayedQuality, kept: Sequence[KeptIou]) -> Answer:
-    """Return the answer of real runs with how far played and real runs keep the IoU in its headline."""
-    kinds = f"{kinds_of(kept)} runs (played: trained as so many workers, on fewer)"
-    clause = f"by {kinds} {quality.sentences[answer.options]}"
-    return replace(answer, headline=f"{answer.headline}; {clause}")
 
 
 def _answer(quality: PlayedQuality, kept: Sequence[KeptIou]) -> Answer:

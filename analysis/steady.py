@@ -4,7 +4,7 @@ Both only warn: no run is left out. A warning needs a change that is significant
 that matters. Rules and measured false-alarm rates: docs/statistics.md.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -12,8 +12,8 @@ import pandas as pd
 from scipy import special  # type: ignore[import-untyped]
 
 from analysis.stats import RESAMPLING_SEED, epoch_blocks, launches_of, timed
-from analysis.study import NAMES, NAN, POINT, Array, Integers, Study
-from analysis.text import Row, count
+from analysis.study import NAN, POINT, Array, Integers, Study
+from analysis.text import lines
 
 # By permutation, 7 blocks reach 0.1 % in perfect order only; of 8, two neighbours may be swapped.
 _FEWEST_BLOCKS = 8
@@ -111,50 +111,26 @@ def _size(table: pd.DataFrame, change: str) -> "pd.Series[float]":
     return size.where(shown & (size >= LEAST_CHANGE), 0.0)
 
 
-def steadiness_notes(study: Study) -> Iterator[str]:
-    """Yield which runs are not steady after the warm-up, by how much, and what to do."""
+def steadiness_notes(study: Study) -> list[str]:
+    """Return which runs are not steady after the warm-up, by how much, and what to do."""
     table = run_steadiness(study)
     unsteady = table[table["steady"] == "no"]
-    if len(unsteady):
-        sized = unsteady.assign(drifted=_size(unsteady, "drift"), shifted=_size(unsteady, "shift"))
-        sized["size"] = sized[["drifted", "shifted"]].max(axis=1)
-        worst = sized.sort_values("size", ascending=False, kind="stable").head(WORST_NAMED)
-        yield (
-            f"{_of(len(unsteady), len(table), 'run')} not steady after the warm-up{_worst(unsteady)}: "
-            f"for the same work {'; '.join(map(_change, worst.to_dict('records')))}; "
-            "train more epochs, or leave out more of them as warm-up, until the rest is steady"
-        )
-    short = int((table["steady"] == "not checked").sum())
-    if short and study.runs["epochs_used"].max() > 1:
-        least = f"fewer than {_FEWEST_BLOCKS} epochs after the warm-up"
-        yield f"{_of(short, len(table), 'run')} too short to be checked for drift: {least}"
+    sized = unsteady.assign(drifted=_size(unsteady, "drift"), shifted=_size(unsteady, "shift"))
+    sized["size"] = sized[["drifted", "shifted"]].max(axis=1)
+    worst = sized.sort_values("size", ascending=False, kind="stable").head(WORST_NAMED).to_dict("records")
+    is_long = len(table) > 0 and study.runs["epochs_used"].max() > 1
+    short = int((table["steady"] == "not checked").sum()) if is_long else 0
+    values = {"runs": len(table), "unsteady": len(unsteady), "short": short, "fewest": _FEWEST_BLOCKS}
+    return lines("notes", said="steadiness", worst=worst, **values)
 
 
-def _change(row: Row) -> str:
-    is_shift = row["shifted"] >= row["drifted"]
-    change = row["shift"] if is_shift else row["drift"]
-    more = f"takes {100 * abs(change):.0f} % {'more' if change > 0 else 'less'} time"
-    if is_shift:
-        return f"{row['run']} {more} from epoch {row['shift_epoch']:.0f} after the warm-up on"
-    return f"{row['run']} {more} at its end than at its start"
-
-
-def outlier_notes(study: Study) -> Iterator[str]:
-    """Yield the launches far from the others of their point: named and kept, the worst ones first."""
+def outlier_notes(study: Study) -> list[str]:
+    """Return the launches far from the others of their point: named and kept, the worst ones first."""
     outliers = outlying_launches(study)
     if outliers.empty:
-        return
-    named = []
-    for row in outliers.head(WORST_NAMED).to_dict("records"):
-        labels = [NAMES[row["framework"]], *(row[name] for name in ("options", "knobs") if row[name])]
-        point = ", ".join([*labels, count(row["workers"], "worker")])
-        percent = f"{100 * abs(row['distance']):.0f} % {'slower' if row['distance'] < 0 else 'faster'}"
-        named.append(f"{row['run']} is {percent} than the median of its point ({point})")
-    yield (
-        f"{_of(len(outliers), len(study.runs), 'launch')} far from the others of the same point"
-        f"{_worst(outliers)}: {'; '.join(named)}; kept, since only a known cause is a reason to leave a "
-        "launch out"
-    )
+        return []
+    worst = outliers.head(WORST_NAMED).to_dict("records")
+    return lines("notes", said="outliers", outliers=len(outliers), launches=len(study.runs), worst=worst)
 
 
 def outlying_launches(study: Study) -> pd.DataFrame:
@@ -214,11 +190,3 @@ def _of_normal_noise(launches: int, statistic: Callable[[Array], Array]) -> floa
     """Return the median of a statistic of the distances of so many launches of standard normal noise."""
     normal = np.random.default_rng(RESAMPLING_SEED).standard_normal((NORMAL_POINTS, launches))
     return float(np.median(statistic(_distances(normal))))
-
-
-def _of(number: int, total: int, noun: str) -> str:
-    return f"{number} of {count(total, noun)} {'is' if number == 1 else 'are'}"
-
-
-def _worst(table: pd.DataFrame) -> str:
-    return ", the worst ones" if len(table) > WORST_NAMED else ""

@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.stats import CONFIDENCE, FEWEST_REPEATS, RECOMMENDED_REPEATS
-from analysis.study import NAMES, NOT_PROVEN_EQUAL, SECONDS_PER_HOUR, Names, Study, StudyKind, bounded
+from analysis.study import NAMES, SECONDS_PER_HOUR, Names, Study, StudyKind, bounded
 from unet_scaling.study.command_line import CALLED
 from unet_scaling.study.texts import clean as clean
 from unet_scaling.study.texts import count as count
@@ -248,6 +248,7 @@ def _environment(*, is_page: bool) -> Environment:
         "drawn": Markup,
         "duration": _duration,
         "faster": _percent_faster,
+        "first_of": first_of,
         "interval": interval_of,
         "listed": listed,
         "number": number,
@@ -270,10 +271,6 @@ def _environment(*, is_page: bool) -> Environment:
     return environment
 
 
-# More names of scripts would hide the sentence.
-_MOST_NAMED = 3
-
-
 def with_restriction(kind: StudyKind, caption: str) -> str:
     """Return a caption; before one of restricted runs stand the words for what they are."""
     return after(kind.restricted, f"{kind.meaning}. {caption}") if kind.restricted else caption
@@ -290,21 +287,10 @@ def restriction_notes(study: Study) -> list[str]:
         f"{header.script} {header.script_sha256[:16]}" if header.script_sha256 else "typed"
         for header in study.scripts.values()
     )
-    if scripts:
-        return [
-            f"recorded in scripts ({first_of(list(scripts), 'script', _MOST_NAMED)}), {NOT_PROVEN_EQUAL}: "
-            "model, data, batches, learning rate and score are not recorded: no framework is called faster, "
-            "and nothing recommended"
-        ]
     emulated = [header for header in study.headers.values() if header.is_emulated]
     profiles = {header.compute.sha256: header.compute for header in emulated if header.compute}
     slowed = {
         f"k = {header.dilation or 1:g}, link {header.link_rate or 'not limited'}" for header in emulated
     }
-    return [
-        f"emulated: the workers waited instead of computing, by the profile {profile.name} "
-        f"(SHA-256 {profile.sha256[:16]}) of {profile.device}, "
-        + (f"an assumption: {profile.assumption}" if profile.assumption else "measured")
-        + f"; only communication ({'; '.join(sorted(slowed))}), launcher and scheduler are real"
-        for profile in profiles.values()
-    ]
+    values = {"scripts": list(scripts), "profiles": profiles.values(), "slowed": sorted(slowed)}
+    return lines("notes", said="restricted", **values)

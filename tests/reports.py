@@ -16,8 +16,7 @@ from pandas.api.types import is_numeric_dtype
 from analysis.__main__ import main
 from analysis.assemble import Report, make_report
 from analysis.checks import fairness_checks
-from analysis.compare.compared import compare_studies
-from analysis.compare.show import comparison_files
+from analysis.compare.compared import compare_studies, comparison_files
 from analysis.compare.sides import read_side
 from analysis.load import load_study
 from analysis.older import epoch_work, load_reference
@@ -39,8 +38,8 @@ def without_figures() -> Iterator[None]:
     """Let commands draw nothing while the block runs: figures take most of their time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("analysis.report.program.draw_figures", lambda _: {})
-        patch.setattr("analysis.compare.show.forest", lambda _: [])
-        patch.setattr("analysis.compare.show.comparison_page", lambda *_: "")
+        patch.setattr("analysis.compare.compared.forest", lambda _: [])
+        patch.setattr("analysis.compare.compared.comparison_page", lambda *_: "")
         yield
 
 
