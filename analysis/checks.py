@@ -69,7 +69,7 @@ from analysis.machines import (
 )
 from analysis.stats import FEWEST_REPEATS, kept_though_disturbed
 from analysis.study import COMPARED, NAN, NOT_RECORDED, POINT, Study
-from analysis.text import Row, clean, count, first_of, repeats_text
+from analysis.text import Row, clean, count, first_of, lines, repeats_text
 from unet_scaling.study.disturbance import SHORTEST_JUDGED_SECONDS
 from unet_scaling.study.record_lines import Header
 from unet_scaling.study.texts import WORDS_OF_LOSSES
@@ -533,25 +533,22 @@ ENTRIES = (
 )
 
 
-def disturbed_notes(study: Study) -> Iterator[str]:
-    """Yield the disturbed launches by name and reason, and the stalls that were too short to disturb one."""
+def disturbed_notes(study: Study) -> list[str]:
+    """Return the disturbed launches by name and reason, and the stalls that were too short to disturb one."""
     disturbed = study.runs[study.runs["disturbed"] != ""]
     is_kept = disturbed["run"].isin(kept_though_disturbed(study)["run"])
     few = f"as fewer than {FEWEST_REPEATS} others of the point remain"
-    fates = (
-        (disturbed[~is_kept], f"left out of speed, and kept in {study.score.title}"),
-        (disturbed[is_kept], f"counted for speed all the same, {few}"),
-    )
-    for runs, fate in fates:
-        if len(runs):
-            launches = f"{len(runs)} disturbed launches are" if len(runs) > 1 else "1 disturbed launch is"
-            cure = "run or submit with --repeat-disturbed measures them again"
-            yield f"{launches} {fate}: {_with_reason(runs, 'disturbed')}; {cure}"
+    fates = [
+        (
+            _with_reason(disturbed[~is_kept], "disturbed"),
+            f"left out of speed, and kept in {study.score.title}",
+        ),
+        (_with_reason(disturbed[is_kept], "disturbed"), f"counted for speed all the same, {few}"),
+    ]
     stalled = study.runs[(study.runs["disturbed"] == "") & (study.runs["stalls"] != "")]
-    if len(stalled):
-        yield f"stalled epochs are left out of throughput: {_with_reason(stalled, 'stalls')}"
+    told = _with_reason(stalled, "stalls")
+    return lines("notes", said="disturbed", disturbed=fates, stalled=told, most=_MOST_LISTED)
 
 
-def _with_reason(runs: pd.DataFrame, column: str) -> str:
-    named = [f"{run} ({reason})" for run, reason in zip(runs["run"], runs[column], strict=True)]
-    return first_of(named, "run", _MOST_LISTED, separator="; ")
+def _with_reason(runs: pd.DataFrame, column: str) -> list[str]:
+    return [f"{run} ({reason})" for run, reason in zip(runs["run"], runs[column], strict=True)]

@@ -35,6 +35,7 @@ from analysis.study import (
     names_of,
     run_table,
 )
+from analysis.text import lines
 from analysis.valid import SHORTEST_STEP_SECONDS
 from unet_scaling.study.config import FRAMEWORKS, Framework
 from unet_scaling.study.errors import UserError
@@ -72,21 +73,6 @@ LARGEST_OUTSIDE = 0.05
 _DROP_SHARES = (0.4, 0.6, 0.75)
 # As in the published table.
 WARMUP_EPOCHS = 5
-# A note stays one sentence; further logs are counted.
-_MOST_NAMED = 6
-_WITHOUT_STEPS = (
-    "images per epoch are not recorded: throughput is in epochs per hour (one over the median epoch, "
-    "without the first 5 epochs), and epochs of different worker counts may differ in images; "
-    "where they are known, --images and --batch give the speed-up by steps"
-)
-_CANNOT_SAY = (
-    "one run per point: no interval, so no difference can be called significant",
-    "no provenance: code, versions, seeds, hosts, devices and cores are unknown, "
-    "so nothing says whether these runs may be compared",
-    "the test images of each IoU are unknown: in the published study they were a subset "
-    "that shrank with the workers, so its IoU values cannot be compared",
-    "that times are seconds is taken from the published logs: no log states its unit",
-)
 
 
 @dataclass(frozen=True)
@@ -398,55 +384,39 @@ def _epochs_asked(rates: Sequence[float]) -> int | None:
     return epochs if drops[:2] == [first, second] and drops[2] in (late, late + 1) else None
 
 
-def _notes(logs: Sequence[Log], work: EpochWork | None, names: Names) -> Iterator[str]:
-    """Yield what these logs cannot say, what was assumed of them, and where they differ."""
-    yield from _work_notes(logs, work, names) if work else [_WITHOUT_STEPS]
-    yield from _CANNOT_SAY
-    short = [f"{log.name} ({len(log.rows)} epochs)" for log in logs if log.warmup_epochs < WARMUP_EPOCHS]
-    if short:
-        yield f"of short logs only the first epoch is left out as warm-up: {', '.join(short)}"
-    outside = []
-    for log in logs:
-        if not _is_sum_whole(log.rows):
-            seconds = _seconds_outside(log.rows)
-            share = 100 * seconds / log.rows["training_time"].iloc[0]
-            outside.append(f"{log.name} {seconds:.1f} s ({share:.1f} %)")
-    if outside:
-        yield (
-            f"time of the training in no epoch, and in no speed here: {', '.join(outside)}; that no row is "
-            "missing is taken from the learning rate, which the reference's schedule halves first at "
-            f"{_DROP_SHARES[0]} of the epochs"
-        )
-    native = {log.workers: log for log in logs if log.framework == FRAMEWORKS[0]}
-    pairs = [(native.get(log.workers), log) for log in logs if log.framework != FRAMEWORKS[0]]
-    named = [
-        f"{first.name} and {second.name} in {what}"
-        for first, second in pairs
-        if first and (what := _difference(first, second))
-    ]
-    if named:
-        more = f" and {len(named) - _MOST_NAMED} more pairs" if len(named) > _MOST_NAMED else ""
-        yield (
-            f"not the same training: {'; '.join(named[:_MOST_NAMED])}{more} differ, so their loss and IoU "
-            "cannot be compared, and their times only if an epoch was the same work"
-        )
-
-
-def _work_notes(logs: Sequence[Log], work: EpochWork, names: Names) -> Iterator[str]:
-    """Yield what was assumed to count steps, and the speed-up without it."""
-    steps = ", ".join(f"{work.steps(count)} on {count}" for count in sorted({log.workers for log in logs}))
-    yield (
-        f"images are not recorded but given: {work.images:,} per epoch in batches of {work.batch} per "
-        "worker. Assumed is that each worker takes its share, rounded up, in full batches and drops the "
-        f"rest, so that the steps of an epoch by workers are {steps}; throughput and speed-up count only "
-        "images of these steps"
-    )
+def _notes(logs: Sequence[Log], work: EpochWork | None, names: Names) -> list[str]:
+    """Return what these logs cannot say, what was assumed of them, and where they differ."""
+    speedups = []
     for framework in FRAMEWORKS:
         seconds = {log.workers: log.seconds_per_epoch for log in logs if log.framework == framework}
         alone = seconds.pop(1, None)
         if alone and seconds:
-            speedups = ", ".join(f"{alone / each:.2f} on {workers}" for workers, each in seconds.items())
-            yield f"speed-up by epochs, dropped images counted as trained: {names[framework]} {speedups}"
+            each = [f"{alone / of:.2f} on {workers}" for workers, of in seconds.items()]
+            speedups.append(f"{names[framework]} {', '.join(each)}")
+    counts = sorted({log.workers for log in logs})
+    outside = []
+    for log in logs:
+        if not _is_sum_whole(log.rows):
+            seconds_outside = _seconds_outside(log.rows)
+            share = 100 * seconds_outside / log.rows["training_time"].iloc[0]
+            outside.append(f"{log.name} {seconds_outside:.1f} s ({share:.1f} %)")
+    native = {log.workers: log for log in logs if log.framework == FRAMEWORKS[0]}
+    pairs = [(native.get(log.workers), log) for log in logs if log.framework != FRAMEWORKS[0]]
+    return lines(
+        "notes",
+        said="older",
+        work=work,
+        steps=[f"{work.steps(workers)} on {workers}" for workers in counts] if work else [],
+        speedups=speedups,
+        short=[f"{log.name} ({len(log.rows)} epochs)" for log in logs if log.warmup_epochs < WARMUP_EPOCHS],
+        outside=outside,
+        first_drop=_DROP_SHARES[0],
+        differing=[
+            f"{first.name} and {second.name} in {what}"
+            for first, second in pairs
+            if first and (what := _difference(first, second))
+        ],
+    )
 
 
 def _difference(first: Log, second: Log) -> str:
