@@ -185,15 +185,14 @@ class Submitter:
         CancelledError at once where the study is cancelled meanwhile.
         """
         with locked(self.folder.path):
-            return replace(self, folder=self._with_more_repeats(), more_repeats=0)._submit_missing()
-
-    def _with_more_repeats(self) -> StudyFolder:
-        """Return the study with all repeats that it has by now, and those that it or the user asks for."""
-        folder = open_study_folder(self.folder.path, self.folder.study)
-        folder = note_changed_request(folder, self.console)
-        if self.more_repeats:
-            return add_repeats(folder, self.more_repeats, self.console)
-        return next_block(folder, self.console) or folder
+            # With all repeats that it has by now, and those that it or the user asks for.
+            folder = open_study_folder(self.folder.path, self.folder.study)
+            folder = note_changed_request(folder, self.console)
+            if self.more_repeats:
+                folder = add_repeats(folder, self.more_repeats, self.console)
+            else:
+                folder = next_block(folder, self.console) or folder
+            return replace(self, folder=folder, more_repeats=0)._submit_missing()
 
     def _submit_missing(self) -> int:
         configs = self.folder.prepare(self.console)

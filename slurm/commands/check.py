@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from slurm.cluster import prologue_path, read_cluster
@@ -67,7 +66,14 @@ def check_study(arguments: argparse.Namespace) -> bool:
     check_inputs(configs)
     require_images(configs)
     workers = ", ".join(map(str, study.workers))
-    inputs = f"{_verify_tasks(configs)} verified" if study.task.file else "images unchanged"
+    inputs = "images unchanged"
+    if study.task.file:
+        # With each of its sets of options, as its workers would.
+        by_batch = sorted(configs, key=lambda config: config.training.batch_per_worker)
+        distinct = {json.dumps(config.task.model_dump(), sort_keys=True): config for config in by_batch}
+        for config in distinct.values():
+            verify_in_processes(config)
+        inputs = f"task with {count(len(distinct), 'set')} of options verified"
     print(f"{arguments.study}: {count(len(configs), 'run')} on {workers} workers; {inputs}", flush=True)
     if not all(config.strategy.averages_gradients for config in configs):
         runs = open_study_folder(logs_folder() / study.name, study)
@@ -77,15 +83,6 @@ def check_study(arguments: argparse.Namespace) -> bool:
         prologue_path(cluster)
         print(f"{arguments.cluster}: {limit_text(cluster, configs, one_allocation=False)}", flush=True)
     return cluster is not None and bool(cluster.gres) and "horovod" in study.frameworks
-
-
-def _verify_tasks(configs: Sequence[RunConfig]) -> str:
-    """Verify the task with each of its sets of options; raises UserError as its workers would."""
-    by_batch = sorted(configs, key=lambda config: config.training.batch_per_worker)
-    distinct = {json.dumps(config.task.model_dump(), sort_keys=True): config for config in by_batch}
-    for config in distinct.values():
-        verify_in_processes(config)
-    return f"task with {count(len(distinct), 'set')} of options"
 
 
 def verify_in_processes(config: RunConfig) -> None:

@@ -64,7 +64,10 @@ def find_pairs(folder: Path, names: str | None = None) -> tuple[list[FilePair], 
     masks = _by_stem(folder / MASKS_FOLDER, problems)
     if not names and images.keys() & masks.keys():
         names = SAME_NAMES
-    image_affixes, mask_affixes = _affixes(names) if names else _found_affixes(images, masks)
+    if names and not re.fullmatch(r"[^*:/]*\*[^*:/]*:[^*:/]*\*[^*:/]*", names):
+        raise UserError(f"--names: found {names!r}; allowed: IMAGE:MASK with a * in each, such as '*:*_mask'")
+    patterns = [each.partition("*")[::2] for each in names.split(":")] if names else []
+    image_affixes, mask_affixes = patterns or _found_affixes(images, masks)
     images = _shared_names(images, *image_affixes)
     masks = _shared_names(masks, *mask_affixes)
     pairs = [FilePair(stem, images[stem], masks[stem]) for stem in sorted(images.keys() & masks.keys())]
@@ -135,13 +138,6 @@ def _fault(path: Path) -> str:
 
 def _as_seen(stem: str) -> str:
     return unicodedata.normalize("NFC", stem).casefold()
-
-
-def _affixes(names: str) -> list[tuple[str, str]]:
-    """Return prefix and suffix of images and of masks that a pattern names; UserError (2) for no pattern."""
-    if not re.fullmatch(r"[^*:/]*\*[^*:/]*:[^*:/]*\*[^*:/]*", names):
-        raise UserError(f"--names: found {names!r}; allowed: IMAGE:MASK with a * in each, such as '*:*_mask'")
-    return [(each.partition("*")[0], each.partition("*")[2]) for each in names.split(":")]
 
 
 def _found_affixes(images: dict[str, str], masks: dict[str, str]) -> list[tuple[str, str]]:

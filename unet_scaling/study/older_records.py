@@ -29,13 +29,9 @@ OPTIONS_OUTSIDE_OLDER_DIGESTS = {
     "horovod": ("yield_when_idle", "groups", "controller"),
 }  # fmt: skip
 DROPPED_CPU_COUNTERS = (
-    "training_voluntary_switches",
-    "process_voluntary_switches",
-    "process_involuntary_switches",
-    "minor_faults",
-    "training_involuntary_switches",
-    "major_faults",
-)
+    "training_voluntary_switches", "process_voluntary_switches", "process_involuntary_switches",
+    "minor_faults", "training_involuntary_switches", "major_faults",
+)  # fmt: skip
 # A line without any of these needs no change; looking for them is faster than parsing JSON.
 KEYS_OF_OLDER_LINES = (
     b'"point_sha256"', b'"rehearsal_seconds"', b'"major_faults"', b'"smoothed_jaccard"', b'"repeated_epochs"',

@@ -36,14 +36,8 @@ IN_QUEUE: tuple[State, ...] = ("queued", "running")
 ACTIVE: tuple[State, ...] = (*IN_QUEUE, "unknown")
 # A further submission of the run is what the user wants.
 SUBMITTABLE: tuple[State, ...] = (
-    "waiting",
-    "rejected",
-    "failed",
-    "cancelled",
-    "resumable",
-    "lost",
-    "invalid",
-)
+    "waiting", "rejected", "failed", "cancelled", "resumable", "lost", "invalid",
+)  # fmt: skip
 STATE_OF_END: Mapping[str, State] = {"complete": "complete", "diverged": "diverged", "stopped": "resumable"}
 # How launchers name the signal that ended a worker: MPICH, Intel MPI and Open MPI by number, srun in words.
 SIGNALLED = re.compile(
