@@ -204,10 +204,10 @@ def _said(report: Report, name: str, values: Values) -> tuple[str, str, str, lis
 
 
 def which_framework(report: Report, answer: Answer) -> str:
-    """Return which framework is slower and why, unless the headline does, or the outcome at every count."""
+    """Return which framework is slower and why, or the outcome at every count; "" where that is unfair."""
     compared = report.comparisons[report.comparisons["options"] == answer.options]
     slower = report.slower.get(answer.options, "")
-    if compared.empty:
+    if compared.empty or answer.kind == "unfair":
         return ""
     if slower and slower not in answer.headline:
         return sentence(slower)
