@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from slurm.after_run import is_to_be_repeated, may_be_tried_again, set_disturbed_aside
-from slurm.cluster import Cluster, geometry
+from slurm.cluster import Cluster, geometry, prologue_path
 from slurm.estimate import KnownSeconds, ProbedSpeed, TimeEstimate, cluster_cost, require_within
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.preflight import check_inputs, refused_shapes, unverified_inputs
@@ -29,6 +29,7 @@ from unet_scaling.study.errors import EXIT_RESUME, EXIT_USAGE, UserError
 from unet_scaling.study.optional_parts import optional_part
 from unet_scaling.study.record import RECORD_NAME, attempt_records, set_launch_aside, take_launch_back
 from unet_scaling.study.run_state import ACTIVE, SUBMITTABLE
+from unet_scaling.study.study_file import STUDY_NAME
 from unet_scaling.study.texts import clean, retry
 
 DRY_RUN_TOKEN = "dry-run"  # noqa: S105, the name of a job
@@ -195,6 +196,9 @@ class Submitter:
             return replace(self, folder=folder, more_repeats=0)._submit_missing()
 
     def _submit_missing(self) -> int:
+        if not (self.folder.path / STUDY_NAME).exists():
+            # Runs of a study that cannot start would stand in every later report as waiting.
+            self._require_startable(in_launch_order(self.folder.study))
         configs = self.folder.prepare(self.console)
         wanted, in_queue = self._wanted(configs)
         self.console.print(f"{self.folder.study.name}: {len(configs)} runs, {len(wanted)} to submit")
@@ -255,9 +259,7 @@ class Submitter:
     def _prepare_launch(self, wanted: Sequence[RunStatus]) -> None:
         """Verify what runs need, and end what jobs of theirs could still come to be."""
         configs = [run.run.config for run in wanted]
-        for config in configs:
-            geometry(self.cluster, config.workers)
-        check_inputs(configs)
+        self._require_startable(configs)
         self._require_affordable(configs, self.folder.study.configs())
         folders = [self.folder.path / run for run in self.folder.study.run_names()]
         before = read_submissions(folders if self.cluster.doctor else ()).values()
@@ -273,6 +275,13 @@ class Submitter:
                 except UnreachableError as error:
                     text = f"{run.name} may be queued already, and Slurm does not answer: {error}"
                     raise LaterError(text, [each.name for each in wanted]) from None
+
+    def _require_startable(self, configs: Sequence[RunConfig]) -> None:
+        """Raise UserError where a job does not fit the cluster, or a file that every run needs lacks."""
+        for config in configs:
+            geometry(self.cluster, config.workers)
+        prologue_path(self.cluster)
+        check_inputs(configs)
 
     def _require_affordable(self, configs: Sequence[RunConfig], every: Sequence[RunConfig]) -> None:
         """Print what these of all runs cost; raise UserError where that may be more than the budget."""

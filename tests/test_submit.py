@@ -378,6 +378,17 @@ def test_a_local_start_refuses_while_a_job_of_the_study_may_run(
     assert len(list(submitter.folder.path.glob("*/job.json"))) == 4
 
 
+def test_a_study_that_cannot_start_leaves_no_folder(submitter: Submitter, site: Site) -> None:
+    """Its runs would stand in every later report as waiting."""
+    away = replace(submitter, cluster=CLUSTER.model_copy(update={"prologue": "no/such.sh"}))
+    with pytest.raises(UserError, match=r"no/such\.sh does not exist; name a shell file"):
+        away.submit()
+    (Path(submitter.folder.study.data["folder"]) / "manifest.json").unlink()
+    with pytest.raises(UserError, match="the images are not checked"):
+        submitter.submit()
+    assert not [path for path in submitter.folder.path.iterdir() if path.is_dir()]
+
+
 def test_a_run_made_again_locally_is_no_longer_judged_by_its_former_job(
     submitter: Submitter, site: Site
 ) -> None:
