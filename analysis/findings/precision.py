@@ -63,7 +63,7 @@ class Decision:
 def decide(study: Study, comparisons: pd.DataFrame, until: Precision) -> Decision:
     """Return whether a study whose runs are all complete gets one more repeat."""
     half_width, pair = widest(comparisons)
-    newest = int(pd.concat([study.runs["repeat"], study.left_out["repeat"]]).max())
+    newest = int(max([*study.runs["repeat"], *study.left_out["repeat"]]))
     after = f"after {count(newest, 'repeat')}"
     if math.isnan(half_width):
         why = f"{after}, no interval"
