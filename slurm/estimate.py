@@ -5,8 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
@@ -162,6 +161,7 @@ class TimeEstimate:
 
     known: KnownSeconds
     probe: ProbedSpeed | None = None
+    _listed: dict[Path, int | None] = field(default_factory=dict)
 
     def seconds(self, config: RunConfig) -> Range | None:
         """Return the seconds of a run from the start of its processes; None where nothing tells them."""
@@ -170,7 +170,7 @@ class TimeEstimate:
             return Range(recorded, recorded)
         if self.probe is None or self.probe.config.model != config.model or _computes_otherwise(config):
             return None
-        images = _listed_images(config.data.manifest_path)
+        images = self._listed_images(config.data.manifest_path)
         if images is None:
             return None
         test = count_test_images(images, config.data.test_share)
@@ -181,6 +181,15 @@ class TimeEstimate:
         fastest = work / (self.probe.pixels_per_second * config.workers)
         start = self.probe.startup_seconds
         return Range(start + fastest, start + fastest / SLOWEST_SPEED)
+
+    def _listed_images(self, manifest: Path) -> int | None:
+        """Return how many images a manifest lists, read once; None where there is none."""
+        if manifest not in self._listed:
+            try:
+                self._listed[manifest] = len(read_manifest(manifest).pairs)
+            except UserError:
+                self._listed[manifest] = None
+        return self._listed[manifest]
 
     def text(self, configs: Sequence[RunConfig]) -> str:
         """Return how long these runs take one after the other, and what tells it."""
@@ -207,15 +216,6 @@ class TimeEstimate:
         if self.probe is None:
             return "; --probe estimates it"
         return "; a probe tells it of one network (model.width, model.depth) and of checked images"
-
-
-@cache
-def _listed_images(manifest: Path) -> int | None:
-    """Return how many images a manifest lists, read once; None where there is none."""
-    try:
-        return len(read_manifest(manifest).pairs)
-    except UserError:
-        return None
 
 
 def _computes_otherwise(config: RunConfig) -> bool:

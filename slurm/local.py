@@ -95,12 +95,12 @@ class StudyProgress:
             self._bar.stop()
         self._folder.cleanup()
 
-    def begin(self, configs: Sequence[RunConfig], number: int) -> None:
-        """Show that the run of this index begins."""
-        self._config = configs[number]
-        self._later = configs[number + 1 :]
-        self._label = f"[{number + 1}/{len(configs)}] {self._config.run}"
-        self._before, self._all = number, len(configs)
+    def begin(self, config: RunConfig, counted: Sequence[RunConfig], later: Sequence[RunConfig]) -> None:
+        """Show that a run, one of those counted, begins; these later ones follow it."""
+        self._config = config
+        self._later = later
+        self._before, self._all = counted.index(config), len(counted)
+        self._label = f"[{self._before + 1}/{self._all}] {config.run}"
         self._began = self._shown = time.monotonic()
         # When a step was first seen to be done, and the last: the number of steps, and the time.
         self._seen: list[tuple[int, float]] = []
@@ -291,12 +291,14 @@ def _run_block(runs: "LocalRuns", repeat_disturbed: bool, force: Collection[str]
         say_whether_quiet(runs.console)
     runs.learn(complete)
     # What is compared within a repeat stays together in time, and the repeats stay one after the other.
+    later = missing
     for _, repeat in groupby(missing, key=lambda config: config.repeat):
         block = list(repeat)
-        runs.run_all(block, missing)
-        runs.run_disturbed(block, missing)
+        later = later[len(block) :]
+        runs.run_all(block, missing, later)
+        runs.run_disturbed(block, missing, later)
     if repeat_disturbed:
-        runs.run_disturbed(configs, configs)
+        runs.run_disturbed(complete, complete, ())
     _require_all_complete(folder, configs)
 
 
@@ -316,25 +318,32 @@ class LocalRuns:
             self.known.learn(self.folder.recorded(config))
 
     def run_all(
-        self, configs: Sequence[RunConfig], counted: Sequence[RunConfig], again: bool = False
+        self,
+        configs: Sequence[RunConfig],
+        counted: Sequence[RunConfig],
+        later: Sequence[RunConfig],
+        again: bool = False,
     ) -> None:
-        """Launch these of the counted runs; `again`: they are complete, and their records are set aside.
+        """Launch these of the counted runs, which `later` will follow.
 
+        `again`: they are complete, and their records are set aside.
         Raises StudyStoppedError as soon as the workers have saved, where the user asked to stop.
         """
         with StudyProgress(self.console, self.known) as progress:
-            for config in configs:
+            for index, config in enumerate(configs):
                 self._require_no_request()
-                progress.begin(counted, counted.index(config))
+                progress.begin(config, counted, [*configs[index + 1 :], *later])
                 self._run(config, progress, again)
         self._require_no_request()
 
-    def run_disturbed(self, configs: Sequence[RunConfig], counted: Sequence[RunConfig]) -> None:
+    def run_disturbed(
+        self, configs: Sequence[RunConfig], counted: Sequence[RunConfig], later: Sequence[RunConfig]
+    ) -> None:
         """Launch those of these runs again that were disturbed."""
         disturbed = [
             config for config in configs if is_to_be_repeated(self.folder.recorded(config), self.console)
         ]
-        self.run_all(disturbed, counted, again=True)
+        self.run_all(disturbed, counted, later, again=True)
 
     def _run(self, config: RunConfig, progress: StudyProgress, again: bool) -> None:
         run_folder = self.folder.run_folder(config)
@@ -346,8 +355,7 @@ class LocalRuns:
             set_launch_aside(run_folder)
         program = [str(PROGRAMS_FOLDER / config.framework / "train.py"), str(run_folder)]
         look = partial(self._look, progress)
-        cores = config.training.cores_per_worker or self.cores_each
-        launch(program, config.workers, run_folder / OUTPUT_NAME, cores, look, progress.steps_file)
+        launch(program, config.workers, run_folder / OUTPUT_NAME, self.cores_each, look, progress.steps_file)
         run = self.folder.recorded(config)
         self.known.learn(run)
         outcome = _outcome(run, time.monotonic() - begin)
@@ -471,9 +479,8 @@ def cores_per_worker(study: StudyConfig, cores: int) -> int:
                 f"study {study.name}: workers = {largest} with training.cores_per_worker = {most} need "
                 f"{most * largest} cores, this machine gives {cores}"
             )
-        return most
     plays = study.training.get("plays")
-    if plays is None:
+    if plays is None or own is not None:
         return cores // largest
     played: list[int] = plays if isinstance(plays, list) else [plays]
     return max(1, cores // max(largest, *played))

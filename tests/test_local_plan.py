@@ -32,8 +32,8 @@ def study(tmp_path: Path) -> Path:
         ([1], "plays = 2", 8, 4),
         ([1, 2], "plays = 2", 8, 4),
         ([1], "plays = [1, 14]", 2, 1),
-        ([1], "plays = [1, 4]\ncores_per_worker = 6", 8, 6),
-        ([1], "plays = [1, 4]\ncores_per_worker = [1, 6]", 8, 6),
+        ([1], "plays = [1, 4]\ncores_per_worker = 6", 8, 8),
+        ([1], "plays = [1, 4]\ncores_per_worker = [1, 6]", 8, 8),
     ],
 )
 def test_a_played_worker_has_the_cores_of_a_real_one(

@@ -36,7 +36,7 @@ def test_a_terminal_shows_step_speed_and_time(monkeypatch: pytest.MonkeyPatch) -
     clock = iter(range(0, 10_000, 10))
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     with StudyProgress(Console(file=text, width=160, force_terminal=True), KnownSeconds()) as progress:
-        progress.begin(points, 0)
+        progress.begin(points[0], points, points[1:])
         assert "starting for" in text.getvalue()
         for steps in (1, 3):
             train(monkeypatch, progress.steps_file, 1, steps, 5)
@@ -61,10 +61,10 @@ def test_a_pipe_gets_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert known.foreseen(points[1:]) == 2 * recorded_seconds(run.record)
     text = io.StringIO()
     with StudyProgress(Console(file=text, width=120), known) as progress:
-        progress.begin(points, 1)
+        progress.begin(points[1], points, points[2:])
         progress.show()
         progress.end("complete in 3 s")
-        progress.begin(points, 2)
+        progress.begin(points[2], points, points[3:])
         monkeypatch.setattr("slurm.local.PIPE_SECONDS", 0.0)
         train(monkeypatch, progress.steps_file, 0, 2, 5)
         progress.show()

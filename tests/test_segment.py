@@ -124,7 +124,7 @@ def test_what_is_not_what_the_run_was_trained_on_is_refused(
 def test_a_run_without_a_network_of_images_is_refused(run: TrainedRun, tmp_path: Path) -> None:
     own = points_config(tmp_path / "task")
     (tmp_path / "config.json").write_text(own.model_dump_json())
-    with pytest.raises(UserError, match="is of a task of its own; segment is for the built-in U-Net"):
+    with pytest.raises(UserError, match="is of a task of its own; masks are made by the built-in U-Net"):
         open_segmenter(tmp_path, torch.device("cpu"), any_depth=False)
     copied = Path(shutil.copytree(run.folder, tmp_path / "run"))
     lines = (copied / "run.jsonl").read_text().splitlines(keepends=True)

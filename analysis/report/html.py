@@ -207,7 +207,7 @@ def which_framework(report: Report, answer: Answer) -> str:
     """Return which framework is slower and why, or the outcome at every count; "" where that is unfair."""
     compared = report.comparisons[report.comparisons["options"] == answer.options]
     slower = report.slower.get(answer.options, "")
-    if compared.empty or answer.kind == "unfair":
+    if compared.empty or (answer.kind == "unfair" and (compared["doubts"] != "").any()):
         return ""
     if slower and slower not in answer.headline:
         return sentence(slower)

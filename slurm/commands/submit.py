@@ -48,7 +48,7 @@ def command_line() -> CommandLine:
 
 
 def submit_to_slurm(arguments: argparse.Namespace) -> None:
-    """Submit the study of the command line, or show every script."""
+    """Submit the study of the command line, or show what it would submit."""
     console = new_console()
     folder = study_folder(arguments, console)
     cluster = read_cluster(arguments.cluster)

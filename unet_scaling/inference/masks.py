@@ -43,8 +43,10 @@ def require_own_folder(output: Path, images: Path) -> None:
     if any(folder == own or folder in own.parents for folder in taken):
         cure = f"name another one, such as {data}_predicted"
         raise UserError(f"--output {output} lies in the data folder {data}; {cure}")
+    if output.exists() and not output.is_dir():
+        raise UserError(f"--output {output} is no folder")
     names = [path.name for path in output.iterdir()] if output.is_dir() else []
-    foreign = [name for name in sorted(names) if not name.endswith(".png") and name != TABLE_NAME]
+    foreign = [name for name in sorted(names) if not name.endswith((".png", ".csv"))]
     if foreign:
         raise UserError(f"--output {output} holds {foreign[0]!a}; name a folder of its own")
 

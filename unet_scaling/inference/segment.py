@@ -50,7 +50,7 @@ from unet_scaling.task.unet import UNetTask, count_pixels
 from unet_scaling.training import set_precision
 
 _WHITE = 255
-Mask = tuple[Bytes, list[int]]
+Region = tuple[Bytes, list[int]]
 # Options of data that change a pixel of an image or a mask.
 _OF_PIXELS = ("image_height", "image_width", "channels", "intensity", "foreground")
 
@@ -64,6 +64,11 @@ class FittedImage:
     box: CropBox
     height: int
     width: int
+
+    def at_own_size(self, region: Bytes) -> Bytes:
+        """Return what `Segmenter.regions` made of the image as its mask [height, width]."""
+        resized = Image.fromarray(region).resize((self.width, self.height), Image.Resampling.NEAREST)
+        return np.asarray(resized)
 
 
 @dataclass(frozen=True)
@@ -106,8 +111,8 @@ class Segmenter:
         return FittedImage(path, pair, box, height, width)
 
     @torch.no_grad()
-    def masks(self, images: Sequence[FittedImage]) -> list[Mask]:
-        """Return each image's mask [h, w] of 0 and 255 at its own size, and the counts against its truth.
+    def regions(self, images: Sequence[FittedImage]) -> list[Region]:
+        """Return each image's mask of 0 and 255 at the size of the study, and the counts against its truth.
 
         All pass through the network at once. The counts are those of an evaluation: true positive, false
         positive, false negative, true negative at the size of the study, without padding.
@@ -115,7 +120,7 @@ class Segmenter:
         packed = collate([image.pair for image in images])
         pixels, truths = to_device(*packed, self.device, self.config.training.channels_last)
         logits = self.model(pixels)
-        masks = []
+        regions = []
         for number, image in enumerate(images):
             one = slice(number, number + 1)
             batch = ImageBatch(pixels[one], truths[one], image.box)
@@ -123,10 +128,8 @@ class Segmenter:
             if not bool(torch.isfinite(inside).all()):
                 raise UserError(f"{image.path}: what the network predicts is not finite", EXIT_BAD_DATA)
             region = (inside[0, 0] > 0).cpu().numpy().astype(np.uint8) * _WHITE
-            size = (image.width, image.height)
-            own_size = Image.fromarray(region).resize(size, Image.Resampling.NEAREST)
-            masks.append((np.asarray(own_size), count_pixels(inside, batch.cropped(batch.masks)).tolist()))
-        return masks
+            regions.append((region, count_pixels(inside, batch.cropped(batch.masks)).tolist()))
+        return regions
 
 
 def open_segmenter(run: Path, device: torch.device, *, any_depth: bool) -> Segmenter:
@@ -135,7 +138,7 @@ def open_segmenter(run: Path, device: torch.device, *, any_depth: bool) -> Segme
     recorded = recorded_run(run, config)
     if config.has_own_task or config.is_emulated:
         what = "a task of its own" if config.has_own_task else "emulated workers, which learn nothing"
-        raise UserError(f"{run} is of {what}; segment is for the built-in U-Net")
+        raise UserError(f"{run} is of {what}; masks are made by the built-in U-Net")
     if not recorded.state.is_complete or not recorded.record:
         raise UserError(f"{run} is not complete: {recorded.state.reason or recorded.state.state}")
     record = recorded.record
@@ -179,8 +182,9 @@ def segment(segmenter: Segmenter, folder: Path, pair: FilePair, output: Path) ->
     if pair.mask:
         true_path = folder / MASKS_FOLDER / pair.mask
         foreground = foreground_of(true_path, decode(true_path, truth, mask=True), segmenter.config.data)
-    ((mask, counts),) = segmenter.masks([segmenter.fit(path, decode(path, content), foreground)])
-    packed = packed_mask(mask, origin, counts if pair.mask else [])
+    image = segmenter.fit(path, decode(path, content), foreground)
+    ((region, counts),) = segmenter.regions([image])
+    packed = packed_mask(image.at_own_size(region), origin, counts if pair.mask else [])
     write_atomically(target, packed, READABLE, durable=False)
     return True
 

@@ -30,10 +30,18 @@ def main() -> int | None:
     arguments = parser.parse_args()
     if (arguments.measure is None) != (arguments.output is None):
         parser.error("--measure and --output go together")
+    if arguments.goal is not None and not arguments.measure:
+        parser.error("--goal is for --measure")
     with optional_part("unet-scaling serve", EXTRA):
         from unet_scaling.inference import load, server
     if arguments.measure:
-        return load.measure_latency(arguments.run, arguments.measure, arguments.output, arguments.goal)
+        return load.measure_latency(
+            arguments.run,
+            arguments.measure,
+            arguments.output,
+            arguments.goal,
+            any_depth=arguments.any_depth,
+        )
     server.serve(
         arguments.run,
         arguments.host,

@@ -1,10 +1,11 @@
 """The HTTP server of `unet-scaling serve`: the bytes of an image come in, the PNG of its mask goes out.
 
-Memory is bounded: one image is decoded at a time and kept at the size of the study, and bodies of at most
-`queue` requests are held.
+Memory is bounded: bodies of at most `queue` requests are held, an image waits at the size of the study, and
+one image at a time has its own size.
 """
 
 import asyncio
+import errno
 import socket
 from collections import deque
 from collections.abc import AsyncIterator
@@ -22,11 +23,13 @@ from starlette.routing import Route
 
 from unet_scaling.data.pixels import decode
 from unet_scaling.inference.masks import packed_mask
-from unet_scaling.inference.segment import FittedImage, Mask, Segmenter, open_segmenter
+from unet_scaling.inference.segment import FittedImage, Region, Segmenter, open_segmenter
 from unet_scaling.study.errors import UserError
 
 LARGEST_BODY = 64 * 2**20
 BODY_SECONDS = 30.0
+# A client that does not take its answer does not keep the server from ending.
+SHUTDOWN_SECONDS = 60
 # What messages call the image: it has no file here.
 _NAME = Path("image")
 _BAD_REQUEST = 400
@@ -47,35 +50,41 @@ class Batcher:
     seconds: float
     images: int = 0
     batches: int = 0
-    _waiting: deque[tuple[FittedImage, float, asyncio.Future[Mask]]] = field(default_factory=deque)
+    _waiting: deque[tuple[FittedImage, float, asyncio.Future[Region]]] = field(default_factory=deque)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    _network: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
-    async def mask(self, image: FittedImage) -> Mask:
-        """Return the mask of an image, made in the next batch that has room for it."""
+    async def region(self, image: FittedImage) -> Region:
+        """Return what the network makes of an image in the next batch that has room for it."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Mask] = loop.create_future()
+        future: asyncio.Future[Region] = loop.create_future()
         self._waiting.append((image, loop.time(), future))
         self._arrived.set()
         return await future
 
     async def run(self) -> None:
-        """Make the masks of all batches, until cancelled."""
+        """Answer batch after batch, until cancelled."""
+        while True:
+            await self._filled()
+            batch = [self._waiting.popleft() for _ in range(min(self.largest, len(self._waiting)))]
+            regions = await self._regions([image for image, _, _ in batch])
+            self.images += len(batch)
+            for (_, _, future), region in zip(batch, regions, strict=True):
+                if isinstance(region, Exception):
+                    future.set_exception(region)
+                else:
+                    future.set_result(region)
+
+    async def _regions(self, images: list[FittedImage]) -> list[Region | Exception]:
+        """Return the region of each image, or its error: where a batch fails, each image is tried alone."""
         loop = asyncio.get_running_loop()
-        with ThreadPoolExecutor(1) as network:
-            while True:
-                await self._filled()
-                batch = [self._waiting.popleft() for _ in range(min(self.largest, len(self._waiting)))]
-                images = [image for image, _, _ in batch]
-                try:
-                    masks = await loop.run_in_executor(network, self.segmenter.masks, images)
-                except Exception as error:
-                    for _, _, future in batch:
-                        future.set_exception(error)
-                    continue
-                self.images += len(batch)
-                self.batches += 1
-                for (_, _, future), mask in zip(batch, masks, strict=True):
-                    future.set_result(mask)
+        self.batches += 1
+        try:
+            return [*await loop.run_in_executor(self._network, self.segmenter.regions, images)]
+        except Exception as error:
+            if len(images) == 1:
+                return [error]
+            return [alone for image in images for alone in await self._regions([image])]
 
     async def _filled(self) -> None:
         """Wait for a full batch, or until its first image has waited long enough."""
@@ -160,9 +169,13 @@ class Service:
         def fitted() -> FittedImage:
             return segmenter.fit(_NAME, decode(_NAME, content))
 
-        mask, _ = await self.batcher.mask(await loop.run_in_executor(self._decoder, fitted))
-        origin = segmenter.origin(content, b"")
-        return await loop.run_in_executor(self._decoder, packed_mask, mask, origin, [])
+        image = await loop.run_in_executor(self._decoder, fitted)
+        region, _ = await self.batcher.region(image)
+
+        def packed() -> bytes:
+            return packed_mask(image.at_own_size(region), segmenter.origin(content, b""), [])
+
+        return await loop.run_in_executor(self._decoder, packed)
 
     def _refusal(self, status: int, text: str, headers: dict[str, str] | None = None) -> Response:
         self.refused += 1
@@ -172,6 +185,8 @@ class Service:
 async def _body(request: Request) -> bytes | None:
     """Return the body of a request; None where it is too large. Raises TimeoutError and ClientDisconnect."""
     parts = bytearray()
+    if int(request.headers.get("content-length", 0)) > LARGEST_BODY:
+        return None
     async with asyncio.timeout(BODY_SECONDS):
         async for part in request.stream():
             parts += part
@@ -195,8 +210,9 @@ def serve(
     print(f"{run} is served at {address}: POST an image, get the PNG of its mask", flush=True)
     application = Service(run, batcher, queue).application()
     config = uvicorn.Config(
-        application, loop="asyncio", http="h11", ws="none", log_level="warning", access_log=False
-    )
+        application, loop="asyncio", http="h11", ws="none", log_level="warning", access_log=False,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )  # fmt: skip
     uvicorn.Server(config).run(sockets=[listener])
 
 
@@ -205,5 +221,5 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        cure = "name another --port, or 0 for a free one"
-        raise UserError(f"--host {host} --port {port}: {error.strerror}; {cure}") from None
+        cure = "; name another --port, or 0 for a free one" if error.errno == errno.EADDRINUSE else ""
+        raise UserError(f"--host {host} --port {port}: {error.strerror}{cure}") from None

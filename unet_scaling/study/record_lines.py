@@ -159,7 +159,9 @@ class Epoch(StrictModel):
     warmup: bool = Field(description="not to be used for throughput")
     budget: Budget | None = Field(None, description="where the seconds went; none where it was off")
     no_budget: str | None = Field(None, description="why there is none though it was on")
-    cpu: list[CpuFacts] | None = Field(None, description="of each worker, by rank; none in format 1")
+    cpu: list[CpuFacts] | None = Field(
+        None, description="of each worker, by rank; none without a budget, nor in format 1"
+    )
     gpu: list[GpuFacts] | None = Field(None, description="of each worker, by rank; none without NVML")
     gradient_norms: dict[str, list[float]] | None = Field(
         None, description="of records by older code, which sampled the gradient noise scale; not used"
