@@ -358,7 +358,7 @@ def next_commands(study: Study, more: int = 1) -> dict[str, str]:
     few = f" --set repeats={RECOMMENDED_REPEATS}" if runs["repeat"].max() < RECOMMENDED_REPEATS else ""
     trained = [header.config.training for header in headers]
     rate = LOWER_RATE * min(each.learning_rate for each in trained)
-    tries = [] if len({each.rate_scaling for each in trained}) > 1 else ["training.rate_scaling"]
+    tries = [] if len({each.rate_scaling for each in trained}) > 1 else ["another training.rate_scaling"]
     tries += [] if any(each.warmup_epochs for each in trained) else ["training.warmup_epochs"]
     workers = ",".join(map(str, sorted({1, *runs["workers"]})))
     return {
