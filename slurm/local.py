@@ -95,12 +95,18 @@ class StudyProgress:
             self._bar.stop()
         self._folder.cleanup()
 
-    def begin(self, config: RunConfig, counted: Sequence[RunConfig], later: Sequence[RunConfig]) -> None:
-        """Show that a run, one of those counted, begins; these later ones follow it."""
+    def begin(
+        self,
+        config: RunConfig,
+        counted: Sequence[RunConfig],
+        later: Sequence[RunConfig],
+        again: bool = False,
+    ) -> None:
+        """Show that a run, one of those counted, begins, perhaps once more; these later ones follow it."""
         self._config = config
         self._later = later
         self._before, self._all = counted.index(config), len(counted)
-        self._label = f"[{self._before + 1}/{self._all}] {config.run}"
+        self._label = f"[{self._before + 1}/{self._all}] {config.run}{' again' if again else ''}"
         self._began = self._shown = time.monotonic()
         # When a step was first seen to be done, and the last: the number of steps, and the time.
         self._seen: list[tuple[int, float]] = []
@@ -332,7 +338,7 @@ class LocalRuns:
         with StudyProgress(self.console, self.known) as progress:
             for index, config in enumerate(configs):
                 self._require_no_request()
-                progress.begin(config, counted, [*configs[index + 1 :], *later])
+                progress.begin(config, counted, [*configs[index + 1 :], *later], again)
                 self._run(config, progress, again)
         self._require_no_request()
 

@@ -137,7 +137,8 @@ def test_a_disturbed_local_launch_is_said_and_made_once_more(
     text = local_study(tmp_path, monkeypatch, iter([LOADED, Steps(), Steps()]), repeats=2)
     assert text.count("looked") == 1
     launched = [line.split(" ...")[0] for line in text.splitlines() if line.startswith("[")]
-    assert launched == [f"[{r}/2] pytorch_native-w01-r{r}" for r in (1, 1, 2)]
+    first, second = "[1/2] pytorch_native-w01-r1", "[2/2] pytorch_native-w01-r2"
+    assert launched == [first, f"{first} again", second]
     assert "disturbed: 32 % of a worker's time went to other processes" in text
     assert text.count("; will be launched again; its record is kept") == 1
     run = tmp_path / "tiny" / "pytorch_native-w01-r1"
