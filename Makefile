@@ -10,7 +10,7 @@ PYTEST_OPTIONS ?=
 TEST_PROCESSES ?= 2
 IN_PROCESSES := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 # Files whose tests make reports by the dozen, or wait for processes: some 5 minutes of `make test`.
-LONG := answers asked_and_read attacks compare contradictions damaged_files data_loading evidence facts first_hour \
+LONG := answers asked_and_read attacks compare contradictions damaged_files data_loading evidence facts \
 	golden_studies interruption more_repeats older_logs outputs overhead pages prediction refusals report \
 	report_of_kinds report_of_maps report_of_played saliency slurm_peer statistics task wheel
 # Nothing else runs beside a comparison of measured times.

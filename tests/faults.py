@@ -3,6 +3,7 @@
 import json
 import stat
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
@@ -12,10 +13,11 @@ from typing import Any
 import pytest
 
 from slurm.local import launch
+from slurm.preflight import is_installed
 from tests.cluster import wait_until
 from tests.studies import give_workers, make_point, make_run
 from tests.trained import TrainedRuns
-from unet_scaling.study.config import PROJECT, RunConfig
+from unet_scaling.study.config import PROJECT, Framework, RunConfig
 from unet_scaling.study.record import RECORD_NAME, Record, read_record
 from unet_scaling.study.run_state import RunState, run_state
 
@@ -174,3 +176,12 @@ def steps_done(outcome: Outcome) -> int:
 
 def checkpoints(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("checkpoint-*.pt"))
+
+
+def framework_parameter(
+    framework: Framework, *others: object, marks: Sequence[pytest.MarkDecorator] = ()
+) -> Any:
+    """Return a case of a parametrised test: a framework, which may not be installed, then other values."""
+    reason = f"{framework} is not installed: environment/install.sh --with {framework}"
+    missing = pytest.mark.skipif(not is_installed(framework), reason=reason)
+    return pytest.param(framework, *others, marks=[missing, *marks])

@@ -1,35 +1,47 @@
 """No attack of the catalogue leaves a report or a comparison that claims as an honest study's does.
 
-Judged by files and exit codes (tests/claims.py). NOT_YET names what still gets through, and is exact: who
+Judged by files and exit codes, not by sentences. NOT_YET names what still gets through, and is exact: who
 cures an attack takes it out.
 """
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from analysis.__main__ import main
-from tests.attacks import MORE, ON_TRAINING, Attack, every, write_base
+from analysis.assemble import make_report
+from analysis.load import load_study
+from analysis.report.exports import summary_json
+from tests.attacks import MORE, ON_TRAINING, Attack, Do, every, horovod, without_study, write_base
 from tests.attacks_on_facts import ON_FACTS
 from tests.attacks_on_pairs import ON_PAIRS, in_b, write_pair
-from tests.claims import (
-    claims_plainly,
-    compare_pair,
-    compared_plainly,
-    names_one_for_nothing,
-    report_on,
-    says_what_is_not_known,
+from tests.honest import Honest, Lines, write_honest
+from tests.own_task_records import as_own_task
+from tests.reports import Compared, without_figures
+from tests.tampering import (
+    Runs,
+    change_study,
+    config,
+    header,
+    in_turn,
+    processors,
+    rows_of,
+    scored,
+    slower,
+    started,
+    workers,
+    write_lines,
 )
-from tests.honest import write_honest
-from tests.honest_studies import HONEST
-from tests.reports import without_figures
-from tests.tampering import change_study, scored, slower
+from unet_scaling.study.config import Framework
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.record_lines import AttemptFacts, Resumed
 
 # What still gets through, and why.
 NOT_YET = {
@@ -64,6 +76,95 @@ def quick_or_all(attacks: Sequence[Attack]) -> list[Any]:
     return [
         pytest.param(attack, id=attack.name, marks=mark) for attack, mark in zip(attacks, marks, strict=True)
     ]
+
+
+FEWEST_FOR_TRUST = 5
+CLAIMS = ("native DDP faster", "Horovod faster")
+STUDIES_DIFFER = ("A faster", "B faster", "A higher", "B higher")
+
+
+def claims_plainly(report: Path) -> bool:
+    """Return whether the first screen of a report recommends or claims without any qualification.
+
+    That is: more workers, with good lights for speed, score and trust, on a count that both arms were
+    measured on; to stay on 1 worker with a good light for trust, where the others say why; or a faster
+    framework with good lights for score and trust. And no check that is not met, and no run left out.
+    Where there are fewer repeats than recommended the lights say so of every study, an honest one too:
+    there caution is as good. A report that was refused claims nothing.
+    """
+    path = report / "summary.json"
+    if not path.exists():
+        return False
+    found = json.loads(path.read_text())
+    answer, *_ = found["answers"]
+    speed, score, _, trust = (tile["light"] for tile in answer["tiles"])
+    outcomes = {row["outcome"] for row in found["comparisons"]}
+    unmet = any(check["mark"] == "no" or check["withholds"] for check in found["checks"])
+    if unmet or found["doubts"] or found["left_out"] or "withheld" in outcomes or answer["kind"] == "unfair":
+        return False
+    few = min(row["repeats"] for row in found["points"]) < FEWEST_FOR_TRUST
+    plain = {"good", "caution"} if few else {"good"}
+    if answer["kind"] == "stay":
+        return trust in plain
+    if answer["kind"] == "undecided":
+        return {score, trust} <= plain and not outcomes.isdisjoint(CLAIMS)
+    chosen = next((each["workers"] for each in found["recommendations"] if each["workers"]), None)
+    compared = {row["workers"] for row in found["comparisons"]}
+    return {speed, score, trust} <= plain and chosen in compared
+
+
+def says_what_is_not_known(report: Path) -> bool:
+    """Return whether the first screen says that checks are not known: an honest study says it, too."""
+    found = json.loads((report / "summary.json").read_text())
+    unknown = any(check["mark"] == "not known" for check in found["checks"])
+    return unknown and "not known" in found["answers"][0]["headline"]
+
+
+def names_one_for_nothing(report: Path) -> bool:
+    """Return whether one framework alone is recommended though the report shows no difference there."""
+    found = json.loads((report / "summary.json").read_text())
+    for advice in found["recommendations"]:
+        same = [row["outcome"] for row in found["comparisons"] if row["workers"] == advice["workers"]]
+        if advice["framework"] and same and not any("faster" in outcome for outcome in same):
+            return True
+    return False
+
+
+def compared_plainly(comparison: Path, changed: Sequence[str] = ("commit",)) -> bool:
+    """Return whether a comparison claims a difference, and shows no other cause than what was changed.
+
+    A comparison that was refused claims nothing.
+    """
+    if not (comparison / "compare.csv").exists():
+        return False
+    claimed = False
+    for row in rows_of(comparison / "compare.csv"):
+        outcomes = {value for column, value in row.items() if column.endswith("outcome")}
+        qualified = row["doubts"] or "nothing learned" in outcomes
+        claimed |= not outcomes.isdisjoint(STUDIES_DIFFER) and not qualified
+    facts = rows_of(comparison / "compare_facts.csv")
+    return claimed and all(fact["differs"] == "False" or fact["fact"] in changed for fact in facts)
+
+
+def report_on(folder: Path, output: Path) -> Path:
+    """Write the summary.json of a report on the records in a folder, and nothing else of it.
+
+    Raises UserError where they are refused as a whole; without a usable run nothing is written.
+    """
+    study = load_study(folder)
+    output.mkdir(parents=True)
+    if len(study.subject.runs):
+        (output / "summary.json").write_text(summary_json(make_report(study)))
+    return output
+
+
+def compare_pair(folder: Path, output: Path) -> Path:
+    """Compare the studies a and b in a folder. Raises UserError where that is refused."""
+    files = Compared(folder / "a", folder / "b").files
+    output.mkdir(parents=True)
+    for name in ("compare.csv", "compare_facts.csv"):
+        (output / name).write_bytes(files[name])
+    return output
 
 
 Base = Callable[[str], Path]
@@ -112,6 +213,70 @@ def test_an_attack_leaves_no_plain_comparison(attack: Attack, base: Base, tmp_pa
     assert compared_plainly(tmp_path / "compare") is (attack.name in NOT_YET)
 
 
+def resumed(folder: Path) -> None:
+    """One run was interrupted and went on, on the same machine and code."""
+
+    def change(lines: Lines) -> Lines:
+        first = AttemptFacts(**{name: getattr(lines.header, name) for name in AttemptFacts.model_fields})
+        new = {"attempt": 2, "earlier": [first], "resumed": Resumed(epoch=4, step=0)}
+        return replace(lines, header=lines.header.model_copy(update=new))
+
+    Runs(folder).of("horovod", workers=[4], repeats=[2]).change(change)
+
+
+def began_again(folder: Path) -> None:
+    """One run failed in its second epoch and was launched again."""
+    ((run, lines),) = Runs(folder).of("horovod", workers=[4], repeats=[2]).records()
+    broken = replace(lines, epochs=lines.epochs[:2], results=[], end=None)
+    write_lines(run, started(lambda _, at: at - timedelta(seconds=5))(broken))
+    (run / "run.jsonl").rename(run / "run.attempt1.jsonl")
+    write_lines(run, header(attempt=2)(lines))
+
+
+def disturbed_and_repeated(folder: Path) -> None:
+    """Other programs took a fifth of one launch, which was therefore launched again."""
+    ((run, lines),) = Runs(folder).of("horovod", workers=[2], repeats=[3]).records()
+    lost = processors(other_seconds=lambda facts: 0.2 * facts.process_seconds)
+    write_lines(run, in_turn(lost, started(lambda _, at: at - timedelta(hours=12)))(lines))
+    (run / "run.jsonl").rename(run / "run.disturbed1.jsonl")
+    write_lines(run, lines)
+
+
+def of_older_code(folder: Path) -> None:
+    every(in_turn(header(format=2, gradient_bytes=None), workers(environment=None, allocator=None)))(folder)
+
+
+SLURM = {"SLURM_CLUSTER_NAME": "main", "SLURM_JOB_PARTITION": "cpu", "SLURM_CPUS_PER_TASK": "1"}
+IN_JOBS = header(job=lambda found: SLURM | {"SLURM_JOB_ID": found.started_utc[11:19].replace(":", "")})
+WRAPPERS: Sequence[Framework] = ("pytorch_native", "horovod", "lightning", "accelerate")
+HONEST: Mapping[str, tuple[Honest, Do | None]] = {
+    "native DDP faster": (Honest(), None),
+    "Horovod faster": (Honest(advantage=-0.02, seed=5), None),
+    "15 % faster": (Honest(advantage=0.15, seed=6), None),
+    "equally fast": (Honest(advantage=0.0, seed=3), None),
+    "equally fast, 3 repeats": (Honest(advantage=0.0, repeats=3, seed=8), None),
+    "3 repeats": (Honest(repeats=3), None),
+    "4 repeats": (Honest(repeats=4, seed=9), None),
+    "12 repeats": (Honest(workers=(1, 2), repeats=12), None),
+    "a wrapper": (Honest(WRAPPERS[:3], workers=(1, 2)), None),
+    "two wrappers": (Honest(WRAPPERS, workers=(1, 2), seed=10), None),
+    "GPUs": (Honest(is_gpu=True), None),
+    "two hosts": (Honest(workers=(1, 2, 8), hosts=("node1", "node2")), None),
+    "step samples and older logs": (Honest(has_files=True), None),
+    "evaluated once": (Honest(training={"evaluate_every": 0}), None),
+    "a low IoU that was learned": (Honest(iou=0.45), None),
+    "does not scale": (Honest(overhead=20.0), None),
+    "an own task": (Honest(), as_own_task),
+    "jobs of Slurm": (Honest(), every(IN_JOBS)),
+    "a clock that is not known": (Honest(), every(processors(frequency_mhz=None))),
+    "a virtual machine's clock": (Honest(), every(processors(frequency_mhz=2700.0))),
+    "records of older code": (Honest(), of_older_code),
+    "without study.json": (Honest(), without_study),
+    "a resumed run": (Honest(), resumed),
+    "a run that began again": (Honest(), began_again),
+    "a disturbed launch, repeated": (Honest(), disturbed_and_repeated),
+    "another time limit in one arm": (Honest(), horovod(config(training={"timeout_seconds": 600}))),
+}
 QUICK_HONEST = ("native DDP faster", "equally fast, 3 repeats", "two wrappers", "GPUs", "does not scale")
 
 

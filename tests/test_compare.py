@@ -13,9 +13,9 @@ import pytest
 from analysis.__main__ import main
 from analysis.report.tables import COMPARE_LINES
 from tests.honest import START
-from tests.malformed_records import with_values
 from tests.records import Measured, digest, make_epochs, make_point, write_run
 from tests.reports import Compared
+from tests.test_malformed import with_values
 from unet_scaling.study.config import FRAMEWORKS, Framework
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 from unet_scaling.study.study_file import OLDER_LOG_HEADER

@@ -16,11 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from tests.faults import Fault, attempt
+from tests.faults import Fault, attempt, framework_parameter
 from tests.studies import launched
 from tests.tasks import POINTS, SOMETIMES_UNUSED, points_config, task_config
 from tests.trained import TrainedRun, TrainedRuns, plain_config
-from tests.wrappers import framework_parameter
 from unet_scaling.group.group import single_worker
 from unet_scaling.run.training_state import (
     Trained,

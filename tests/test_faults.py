@@ -1,4 +1,4 @@
-"""One worker dies, is told to stop, fails, meets a NaN, stalls or never joins: real workers.
+"""One worker dies, is told to stop, fails, meets a NaN or a full disk, stalls or never joins: real workers.
 
 What is the same code under all frameworks is shown under one of them; that each goes on with the same bytes
 shows in tests/test_equality.py.
@@ -15,15 +15,26 @@ import pytest
 import torch
 
 from slurm.processes import launch_environment
-from tests.faults import STEPS, Fault, attempt, checkpoints, fault_point, steps_done, trained
+from tests.disks import small_disk
+from tests.faults import (
+    SECONDS_FULL_VARIABLE,
+    STEPS,
+    Fault,
+    attempt,
+    checkpoints,
+    fault_point,
+    framework_parameter,
+    steps_done,
+    trained,
+)
 from tests.faulty import PAUSE_SECONDS, SLOW_IMAGE_SECONDS, SLOW_IMAGES
-from tests.wrappers import framework_parameter
 from unet_scaling.group.facts import speed_variables
 from unet_scaling.group.watchdog import blocking, start_watchdog
 from unet_scaling.run.run_folder import reporting_errors
 from unet_scaling.run.safe_points import STOP_AT_VARIABLE
 from unet_scaling.study.disturbance import disturbance
 from unet_scaling.study.errors import UserError, report_name
+from unet_scaling.study.record import RECORD_NAME
 
 EVERY_STEP = 1e-6  # minutes between checkpoints
 # More than one worker takes longer to start than the other, on a machine with other work, too.
@@ -236,6 +247,44 @@ def test_a_worker_that_stands_still_within_its_time_out_is_named_as_a_stall(
     assert longest.seconds >= PAUSE_SECONDS
     assert (longest.epoch, longest.worker) == (1, 1)
     assert str(longest) in judged.reason
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_disk_that_is_full_for_some_seconds_is_waited_for(images: Path, tmp_path: Path) -> None:
+    """Worker 0 writes every file, by one code."""
+    point = fault_point(images, "pytorch_native", workers=1, checkpoint_minutes=EVERY_STEP)
+    fault = Fault("full disk", STEPS + 3, worker=0, every_step_is_safe=True)
+    (tmp_path / "run").mkdir()
+    with small_disk(tmp_path / "run", mebibytes=4) as disk:
+        done = attempt(disk, point, fault, variable=(SECONDS_FULL_VARIABLE, "3"))
+        assert done.record.complete, done.output
+        assert steps_done(done) == 0
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_may_not_be_written_ends_the_run_with_the_reason(
+    images: Path, tmp_path: Path
+) -> None:
+    """A limit of the process, which every user can have: the record still fits, checkpoints do not."""
+    point = fault_point(images, "pytorch_native", workers=1, checkpoint_minutes=EVERY_STEP)
+    run = tmp_path / "run"
+    failed = attempt(run, point, Fault("file size", 5, worker=0, every_step_is_safe=True))
+    assert failed.state.state == "failed"
+    assert "the checkpoint could not be written, the run stops: [Errno 27]" in failed.state.reason
+    assert "Traceback" not in failed.output
+    assert not failed.record.damaged
+    assert checkpoints(run) == [f"checkpoint-00000-000000{step}.pt" for step in (3, 4)]
+
+
+@pytest.mark.slow
+def test_a_record_that_may_not_be_written_ends_the_run_with_the_reason(images: Path, tmp_path: Path) -> None:
+    point = fault_point(images, "pytorch_native", workers=1)
+    failed = attempt(tmp_path / "run", point, Fault("record size", 5, worker=0))
+    assert failed.state.state == "failed"
+    assert f"{RECORD_NAME} cannot be written" in failed.output
+    assert "Traceback" not in failed.output
+    assert not failed.record.damaged
 
 
 def test_only_waiting_counts_and_not_the_time_between() -> None:

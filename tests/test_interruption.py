@@ -1,5 +1,8 @@
-"""Requests to stop only set a flag; the clock counts as one."""
+"""How a worker ends: requests to stop only set a flag; an error is read before its launch ends."""
 
+import os
+import select
+import socket
 import subprocess
 import sys
 import time
@@ -8,6 +11,7 @@ import pytest
 
 from slurm.render import IGNORE_USR2_UNTIL_HANDLER
 from unet_scaling.run.safe_points import STOP_AT_VARIABLE, Interruption
+from unet_scaling.study.config import PROJECT
 
 WORKER = """
 import os, sys, time
@@ -69,3 +73,44 @@ def test_the_end_of_the_jobs_time_is_a_request_which_no_jump_of_the_wall_clock_m
     later = time.monotonic() + 101
     monkeypatch.setattr("unet_scaling.run.safe_points.time.monotonic", lambda: later)
     assert interruption.reason() == ("the job's time is nearly over" if limited else "")
+
+
+FAILS = """
+from unet_scaling.study.errors import UserError, run_worker
+
+def main() -> None:
+    raise UserError("what to mend")
+
+run_worker(main)
+"""
+# A worker that does not wait asks for the abort within a millisecond of its text.
+WORKER_WAITS_SECONDS = 0.5
+
+
+def test_a_launch_is_aborted_only_when_the_error_text_has_been_read() -> None:
+    """mpiexec drops at an abort what its workers have printed and it has not read."""
+    launcher, worker_side = socket.socketpair()
+    environment = os.environ | {"PMI_FD": str(worker_side.fileno())}
+    with launcher, worker_side:
+        worker = subprocess.Popen(
+            [sys.executable, "-c", FAILS], stderr=subprocess.PIPE, cwd=PROJECT, env=environment,
+            pass_fds=[worker_side.fileno()], text=True,
+        )  # fmt: skip
+        assert worker.stderr is not None
+        # The text is there, nobody has read it.
+        select.select([worker.stderr], [], [])
+        assert select.select([launcher], [], [], WORKER_WAITS_SECONDS)[0] == []
+        assert worker.stderr.readline() == "error: what to mend\n"
+        assert launcher.recv(100) == b"cmd=abort exitcode=2\n"
+        assert worker.wait() == 2
+
+
+def test_a_worker_that_exits_with_a_sentence_prints_it_and_fails() -> None:
+    program = "from unet_scaling.study.errors import run_worker; import sys; run_worker(lambda: sys.exit(%s))"
+    ends = {}
+    for given in ("'a map differs'", "", "3"):
+        ended = subprocess.run(
+            [sys.executable, "-c", program % given], cwd=PROJECT, capture_output=True, text=True, check=False
+        )
+        ends[given] = (ended.returncode, ended.stderr)
+    assert ends == {"'a map differs'": (1, "a map differs\n"), "": (0, ""), "3": (3, "")}

@@ -1,15 +1,136 @@
 """Malformed records: each is left out with a message of its own, and the other runs stay as they are."""
 
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.malformed_records import RECORDS, Case
 from tests.records import write_run
 from tests.reports import report_of
-from unet_scaling.study.record import RECORD_NAME
+from unet_scaling.study.record import CHECKSUM_FORMAT, RECORD_NAME
 
 SPOILT = "pytorch_native-w01-r1"
+# Where the lines of a record of three epochs stand.
+HEADER, FIRST, SECOND, THIRD, RESULT, END = range(6)
+
+Lines = list[bytes]
+Spoil = Callable[[Lines], Lines]
+
+
+def with_checksum(content: bytes) -> bytes:
+    """Any text as a line of a record with its true checksum; `content` ends with its brace."""
+    return content[:-1] + CHECKSUM_FORMAT % zlib.crc32(content[:-1]) + b"\n"
+
+
+def with_values(line: bytes, **values: Any) -> bytes:
+    """A line with these keys changed (None removes one) and a true checksum."""
+    fields = {key: value for key, value in json.loads(line).items() if key != "crc32"} | values
+    return with_checksum(
+        json.dumps({key: value for key, value in fields.items() if value is not ...}).encode()
+    )
+
+
+def change(place: int, **values: Any) -> Spoil:
+    """Spoils one line by giving keys other values; ... removes a key."""
+    return lambda lines: [*lines[:place], with_values(lines[place], **values), *lines[place + 1 :]]
+
+
+def order(*places: int) -> Spoil:
+    """Spoils a record by taking these of its lines, in this order."""
+    return lambda lines: [lines[place] for place in places]
+
+
+def insert(place: int, line: bytes) -> Spoil:
+    return lambda lines: [*lines[:place], line, *lines[place:]]
+
+
+def cut(place: int, size: int) -> Spoil:
+    """Spoils a record by ending it `size` bytes into a line; negative: so far before the line's end."""
+    return lambda lines: [*lines[:place], lines[place][:size]]
+
+
+def more_foreground(lines: Lines) -> Lines:
+    """Counts beyond 64 bits that give their IoU and Dice exactly."""
+    large = {"true_positive": 10**30, "false_positive": 0, "false_negative": 0, "iou": 1.0, "dice": 1.0}
+    return change(RESULT, **large)(lines)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault in a sound record of three epochs, and what is said of it."""
+
+    name: str
+    spoil: Spoil
+    said: str
+
+
+DAMAGED = "the line does not match its checksum"
+RECORDS = (
+    Case("empty", order(), "run.jsonl: the record is empty"),
+    Case("no header", order(FIRST, SECOND, THIRD, RESULT, END), "starts with its one header"),
+    Case("header twice", order(HEADER, HEADER, FIRST, SECOND, THIRD, RESULT, END), "its one header"),
+    Case("torn at the end", cut(END, -3), ":6: the line is cut off"),
+    Case(
+        "epoch twice", order(HEADER, FIRST, FIRST, SECOND, THIRD, RESULT, END), "0, 1, 2, ...: [0, 0, 1, 2]"
+    ),
+    Case("last epoch missing", order(HEADER, FIRST, SECOND, RESULT, END), "2 epochs, 3 were asked for"),
+    Case("no result", order(HEADER, FIRST, SECOND, THIRD, END), "without an evaluation after the last epoch"),
+    Case("line after the end", order(HEADER, FIRST, SECOND, THIRD, END, RESULT), "a line after the end"),
+    Case("no end", order(HEADER, FIRST, SECOND, THIRD, RESULT), "no end line after 3 of 3 epochs"),
+    Case("foreign text", insert(2, b"slurmstepd: error: two processes wrote here\n"), f":3: {DAMAGED}"),
+    Case("foreign kind", insert(2, with_checksum(b'{"kind":"note"}')), ":3: line: Input tag 'note'"),
+    Case(
+        "nested without end",
+        insert(2, with_checksum(b'{"kind":' + b"[" * 10_000 + b"}")),
+        ":3: line: Invalid JSON",
+    ),
+    Case(
+        "negative seconds", change(SECOND, seconds=-1.0), ":3: epoch.seconds: Input should be greater than 0"
+    ),
+    Case("loss null", change(SECOND, loss=None), "epoch 1 has no loss"),
+    Case("unknown key", change(SECOND, accuracy=0.9), ":3: epoch.accuracy: Extra inputs are not permitted"),
+    Case("missing key", change(SECOND, steps=...), ":3: epoch.steps: Field required"),
+    Case("format 6", change(HEADER, format=6), ":1: header.format: Input should be 1, 2, 3, 4 or 5"),
+    Case(
+        "epoch of ten million million years",
+        change(SECOND, seconds=1e300, worker_seconds=[1e300]),
+        "epoch 1: 48 images, 6 steps in 1e+300 s cannot be",
+    ),
+    Case(
+        "more images than there are",
+        change(HEADER, train_images=47),
+        "epoch 0 has 48 images, all passes over the training set 47 (and 2 more)",
+    ),
+    Case(
+        "more images than its steps take",
+        change(SECOND, images=49),
+        "epoch 1 has 49 images, 6 steps of 8 have fewer",
+    ),
+    Case("loss beyond float32", change(SECOND, loss=1e300), "a loss of 1e+300 is beyond float32"),
+    Case("unknown status", change(END, status="done"), ":6: end.status: Input should be 'complete'"),
+    Case("IoU not of its counts", change(RESULT, iou=0.9), "iou is 0.9, but the counts give 0.8"),
+    Case("images left out", change(RESULT, images=11), "11 images evaluated, the test set has 12"),
+    Case(
+        "training time too short",
+        change(RESULT, training_seconds=0.96),
+        "training took 0.96 s, its epochs 2.88 s",
+    ),
+    Case(
+        "workers missing in an epoch", change(SECOND, worker_seconds=[]), "the seconds of 0 workers, not of 1"
+    ),
+    Case("slower worker", change(SECOND, worker_seconds=[0.6]), "took 0.48 s, but its slowest worker 0.6 s"),
+    Case("worker missing", change(HEADER, workers=[]), "1 workers were asked for, 0 are described"),
+    Case("huge counts", more_foreground, "the counts do not fit into 64 bits"),
+    Case(
+        "digest of another point",
+        change(HEADER, config_sha256="0" * 64),
+        "the configuration was changed after the run",
+    ),
+)
 
 
 @pytest.mark.parametrize("case", RECORDS, ids=lambda case: case.name.replace(" ", "-"))

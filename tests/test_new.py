@@ -1,5 +1,6 @@
 """`unet-scaling new`: a study by its images, a cluster file by sinfo, neither ever overwritten."""
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 from slurm.cluster import read_cluster
 from slurm.commands import new
 from slurm.commands.new import FEWEST_STEPS_PER_EPOCH, choose_partition, read_gpus, suggested_batch
+from slurm.local import require_ready
+from slurm.study_folder import open_study_folder
 from tests.data_folders import blob, make_folder, noise, save
 from tests.studies import make_images
 from unet_scaling.study.errors import UserError
@@ -191,3 +194,40 @@ def test_gres_lists_of_all_shapes_are_read(gres: str, gpus: dict[str, int]) -> N
 def test_an_answer_of_another_shape_is_an_error_with_the_answer() -> None:
     with pytest.raises(UserError, match="sinfo answered 'gpu g001'"):
         choose_partition("gpu g001\n", None)
+
+
+@pytest.mark.slow
+def test_new_writes_nothing_into_the_folder_of_the_images_and_tells_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are often somebody else's: the manifest goes beside the study, which runs with it."""
+    tmp_path = tmp_path / "a study"
+    folder = make_folder(tmp_path / "data", count=6, height=32, width=32)
+    before = sorted(path.name for path in folder.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        sys, "argv", ["unet-scaling new", "mine", "--data", str(folder), "--into", str(tmp_path)]
+    )
+    new.main()
+    assert sorted(path.name for path in folder.rglob("*")) == before
+    printed = capsys.readouterr().out
+    assert "20 runs: about " in printed
+    assert shlex.split(printed.splitlines()[-1])[-1] == str(tmp_path / "mine.toml")
+    study = read_study(tmp_path / "mine.toml")
+    assert study.configs()[0].data.manifest_path == tmp_path / "mine.manifest.json"
+    require_ready(open_study_folder(tmp_path / "logs", study), study.configs())
+
+
+@pytest.mark.slow
+def test_a_mistake_that_new_refuses_is_mended_by_the_next_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest that the first left is that of these images, and serves."""
+    folder = make_folder(tmp_path / "data", count=6)
+    asked = ["unet-scaling new", "mine", "--data", str(folder), "--into", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", [*asked, "--epochs", "1"])
+    with pytest.raises(UserError, match="--epochs"):
+        new.main()
+    monkeypatch.setattr(sys, "argv", asked)
+    new.main()
+    assert (tmp_path / "mine.toml").exists()

@@ -17,7 +17,7 @@ from slurm.local import local_plan, run_study
 from slurm.processes import say_whether_quiet
 from slurm.study_folder import StudyFolder
 from tests.budgets import Steps, write_budget_run
-from tests.records import Measured, write_record
+from tests.records import Measured, make_epochs, make_point, write_record, write_run
 from unet_scaling.study.config import StudyConfig
 from unet_scaling.study.disturbance import MOST_DISTURBED
 from unet_scaling.study.record import read_record
@@ -79,6 +79,17 @@ def test_no_second_of_a_played_run_counts_so_none_is_made_again(tmp_path: Path) 
     played = replace(run, config=run.config.model_copy(update={"training": training}))
     assert disturbed_reason(run)
     assert disturbed_reason(played) == ""
+
+
+def test_a_run_whose_epochs_all_follow_a_start_or_resume_is_measured_again(tmp_path: Path) -> None:
+    """Each warms up, and none is timed: DDP on 2 workers would be missing from the report."""
+    point = make_point("pytorch_native", 2, 1)
+    epochs = make_epochs(point, 100.0, 48)
+    for number, warm_up in enumerate((1, len(epochs))):
+        flagged = [each.model_copy(update={"warmup": place < warm_up}) for place, each in enumerate(epochs)]
+        folder = write_run(tmp_path / str(number), "pytorch_native", 2, measured=Measured(flagged))
+        assert recorded(folder).state.is_complete
+        assert is_to_be_repeated(recorded(folder), Console(quiet=True)) == (warm_up > 1)
 
 
 def recorded(run: Path) -> RecordedRun:

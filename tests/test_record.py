@@ -99,7 +99,7 @@ def test_cut_or_with_one_flipped_bit_it_is_never_complete_and_never_wrong(data: 
 def test_a_startup_and_a_probe_come_once_and_before_the_epochs(
     lines: list[RecordLine], tmp_path: Path
 ) -> None:
-    """What else contradicts itself is in malformed_records.py."""
+    """What else contradicts itself is in test_malformed.py."""
     record = write(tmp_path / "run.jsonl", lines)
     assert any("a startup and a probe come once" in problem for problem in record.problems), record.problems
 

@@ -1,25 +1,92 @@
-"""Workers meet by TCP and verify that they are one group: who is missing or foreign, or shares a core."""
+"""Workers meet by TCP, verify that they are one group, gather and leave: who is missing or foreign."""
 
+import mmap
 import os
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
 
 from tests.studies import make_point, make_run
-from tests.test_group import in_threads
 from unet_scaling.group import facts as facts_module
+from unet_scaling.group import group
 from unet_scaling.group.facts import verify_group
 from unet_scaling.group.group import Group
+from unet_scaling.group.identity import Identity
+from unet_scaling.group.rendezvous import LEAST_AGE_SECONDS, remove_left_segments
 from unet_scaling.study.config import PROJECT, RunConfig
-from unet_scaling.study.errors import UserError
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.options import HorovodKnobs
 from unet_scaling.study.record import shared_devices
 from unet_scaling.study.record_lines import WorkerFacts
 from unet_scaling.study.study_file import read_config
+
+Result = TypeVar("Result")
+
+
+def in_threads(size: int, work: Callable[[Group], Result]) -> tuple[list[Result], list[int]]:
+    """Let a thread stand for each worker; return what each got, and the bytes of each sum."""
+    entered: list[Tensor] = [torch.empty(0)] * size
+    barrier = threading.Barrier(size, timeout=60)
+    sums: list[int] = []
+
+    def sum_of(rank: int) -> Callable[[Tensor], Callable[[], None]]:
+        def total(tensor: Tensor) -> Callable[[], None]:
+            entered[rank] = tensor.clone()
+            if barrier.wait() == 0:
+                sums.append(tensor.nbytes)
+            tensor.copy_(torch.stack(entered).sum(dim=0))
+            barrier.wait()
+            return lambda: None
+
+        return total
+
+    groups = [
+        Group(Identity(rank, size, rank, ""), torch.device("cpu"), sum_of(rank), {}) for rank in range(size)
+    ]
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(work, groups)), sums
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.binary(max_size=70), min_size=1, max_size=5), st.sampled_from([1, 3, 1000]), st.booleans())
+def test_bytes_arrive_and_no_sum_is_larger_than_they_are(
+    data: list[bytes], words: int, everywhere: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group, "WORDS_AT_ONCE", words)
+        found, sums = in_threads(len(data), lambda own: own.gather_bytes(data[own.rank], everywhere))
+    assert found[0] == data
+    assert all(each == (data if everywhere else [b""] * len(data)) for each in found[1:])
+    lengths, *rest = sums
+    rounded = sum(len(each) + 3 for each in data)
+    assert lengths == 8 * len(data)
+    assert sum(rest) <= rounded
+    assert max(rest, default=0) <= 4 * words
+
+
+def test_an_error_of_one_is_one_of_all() -> None:
+    def action(own: Group) -> str:
+        def fails() -> None:
+            if own.rank == 1:
+                raise UserError("wrong", EXIT_BAD_DATA)
+
+        with pytest.raises(UserError, match="wrong") as error:
+            own.run_on_all(fails)
+        return f"{error.value.exit_code}"
+
+    assert in_threads(3, action)[0] == ["65"] * 3
 
 
 def free_port() -> int:
@@ -166,3 +233,79 @@ def test_two_workers_on_one_gpu_or_core_of_one_host_are_named(
 ) -> None:
     first = {"device_uuid": ""} if other.get("device_uuid") == "" else {}
     assert shared_devices([facts(0, **first), facts(1, **other)]) == said
+
+
+# Groups made and left in turn, as by the native twin. Without the last reference one in dozens never ends.
+PROGRAM = """
+import sys
+from torch import distributed, nn, ones
+from torch.distributed import PrefixStore, TCPStore
+from torch.nn.parallel import DistributedDataParallel
+from unet_scaling.group.rendezvous import hold_until_exit
+
+rank, port = map(int, sys.argv[1:])
+store = TCPStore("127.0.0.1", port, 2, rank == 0)
+
+def run(number):
+    distributed.init_process_group("gloo", store=PrefixStore(str(number), store), rank=rank, world_size=2)
+    replica = DistributedDataParallel(nn.Linear(4, 4))
+    replica(ones(2, 4)).sum().backward()
+    distributed.all_reduce(ones(4))
+    hold_until_exit(distributed.group.WORLD)
+    distributed.destroy_process_group()
+
+for number in range(60):
+    run(number)
+"""
+
+
+@pytest.mark.slow
+def test_the_reducer_is_never_the_last_to_let_go_of_the_group() -> None:
+    port = str(free_port())
+    programs = [
+        subprocess.Popen([sys.executable, "-c", PROGRAM, str(rank), port], cwd=PROJECT) for rank in (0, 1)
+    ]
+    try:
+        assert [program.wait(timeout=240) for program in programs] == [0, 0]
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
+NAME = "mpich_shm_ae82f522_0"
+
+
+def segment(folder: Path, name: str = NAME, age: float = 2 * LEAST_AGE_SECONDS) -> Path:
+    path = folder / name
+    path.write_bytes(bytes(mmap.PAGESIZE))
+    os.utime(path, (time.time() - age,) * 2)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "age", "owner", "left"),
+    [
+        (NAME, 2 * LEAST_AGE_SECONDS, 0, False),
+        (NAME, 0.0, 0, True),  # another worker may be making it
+        ("another_0", 2 * LEAST_AGE_SECONDS, 0, True),
+        (NAME, 2 * LEAST_AGE_SECONDS, 1, True),
+    ],
+)
+def test_old_segments_of_mpi_that_nobody_has_mapped_are_removed_and_no_others(
+    name: str, age: float, owner: int, left: bool, tmp_path: Path
+) -> None:
+    path = segment(tmp_path, name, age)
+    if owner:
+        if os.getuid() != 0:
+            pytest.skip("only root can give a file away")
+        os.chown(path, os.getuid() + owner, -1)
+    remove_left_segments(tmp_path)
+    assert path.exists() == left
+
+
+def test_a_segment_in_use_stays(tmp_path: Path) -> None:
+    path = segment(tmp_path)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+        remove_left_segments(tmp_path)
+    assert path.exists()

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak import Shape, place, soak, undisturbed_study
-from tests.soak_faults import KINDS
+from tests.soak import KINDS, Shape, place, soak, undisturbed_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
