@@ -16,8 +16,7 @@ from typing import Any
 from tests import honest
 from tests.honest import START, Honest, Lines, counted, loss_of, write_honest
 from tests.own_task_records import as_own_task
-from tests.records import digest
-from tests.script_records import write_script_run
+from tests.records import digest, write_script_run
 from tests.tampering import (
     Change,
     Runs,

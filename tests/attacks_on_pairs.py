@@ -10,11 +10,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from tests import honest
 from tests.attacks import MORE, Attack, Do, asked, both, in_epochs, lying_beside
 from tests.attacks import every as in_study
 from tests.honest import START, Honest, write_honest
-from tests.records import digest
+from tests.records import GRADIENT_BYTES, digest
 from tests.tampering import (
     Change,
     Runs,
@@ -115,7 +114,7 @@ ON_PAIRS = (
         ),
     ),
     Attack("B with other torch", in_b(header(versions=lambda found: found.versions | {"torch": "2.14.0"}))),
-    Attack("B with half the gradient bytes", in_b(header(gradient_bytes=honest.GRADIENT_BYTES // 2))),
+    Attack("B with half the gradient bytes", in_b(header(gradient_bytes=GRADIENT_BYTES // 2))),
     Attack("B trained half as long", in_b(fewer_epochs)),
     Attack("B with more warm-up", in_b(in_epochs(warmup=lambda epoch: epoch.epoch < 3)), row="F6"),
     Attack(

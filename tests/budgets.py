@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.records import Measured, make_point, make_workers, write_run
+from unet_scaling.measure.ping_pong import HostPair
 from unet_scaling.study.config import Framework
 from unet_scaling.study.measurements import PHASE_COLUMNS, Budget, CpuFacts, Probe
 from unet_scaling.study.record_lines import Epoch, WorkerFacts
@@ -88,6 +89,21 @@ def make_probe(latency: float = 1e-4, bandwidth: float = 1e9) -> Probe:
     sizes = [4**power for power in range(1, 13)]
     times = [latency + size / bandwidth for size in sizes]
     return Probe(bytes=sizes, repeats=[20] * len(sizes), median_seconds=times, minimum_seconds=times)
+
+
+def make_pair(hosts: tuple[str, str], latency: float, seconds: float, size: int = 2**20) -> HostPair:
+    """What a ping-pong between two hosts measures where a message of this size takes so long, one way."""
+    return HostPair(
+        ranks=(0, 1),
+        hosts=hosts,
+        medium="shared memory" if hosts[0] == hosts[1] else "network",
+        bytes=[1, size],
+        repeats=[3, 3],
+        median_seconds=[latency, seconds],
+        minimum_seconds=[latency, seconds],
+        latency_seconds=latency,
+        bytes_per_second=size / (seconds - latency),
+    )
 
 
 def _epoch(number: int, steps: Steps, workers: int, images: int, pace: float, budget: str | None) -> Epoch:

@@ -24,8 +24,8 @@ from tests.attacks_on_facts import ON_FACTS
 from tests.evidence import evidence
 from tests.honest import Honest, write_honest
 from tests.own_task_records import as_own_task
+from tests.records import write_script_run
 from tests.reports import without_figures
-from tests.script_records import write_script_run
 from unet_scaling.study.config import FRAMEWORKS
 
 PROJECT = Path(__file__).parents[1]

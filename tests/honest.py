@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm.study_folder import StudyFolder
-from tests.records import digest, make_transport, make_workers, write_all
+from tests.records import digest, make_header, make_workers, write_all
 from unet_scaling.measure.epoch_meter import StepSample
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.files import write_verified
@@ -43,7 +43,6 @@ EPOCHS = 10
 BATCH = 8
 TRAIN_IMAGES = 384
 TEST_IMAGES = 96
-GRADIENT_BYTES = 1_948_580
 PIXELS = TEST_IMAGES * 128 * 128
 FOREGROUND_PIXELS = round(0.18 * PIXELS)
 STEP_SECONDS = 0.130
@@ -301,21 +300,14 @@ def counted(
 
 
 def _header(config: RunConfig, truth: Honest, begun: datetime) -> Header:
-    return Header(
-        config=config,
-        config_sha256=config.digest(),
-        attempt=1,
+    return make_header(
+        config,
         started_utc=begun.isoformat(timespec="seconds"),
         commit=truth.commit,
-        dirty=False,
         versions=VERSIONS,
-        transport=make_transport(config.framework, is_gpu=truth.is_gpu),
         job=dict(truth.job or {}),
-        manifest_sha256=digest("manifest"),
         train_images=TRAIN_IMAGES,
         test_images=TEST_IMAGES,
-        initial_weights_sha256=digest(f"weights of seed {config.seed}"),
-        gradient_bytes=GRADIENT_BYTES,
         workers=_workers(config.workers, truth),
     )
 

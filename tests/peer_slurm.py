@@ -5,9 +5,13 @@ answer. What must never be it raises at once: two live jobs of one run, or anoth
 """
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from rich.console import Console
 
 import slurm.commands.submit
 import slurm.scheduler
@@ -16,8 +20,12 @@ import slurm.status
 import slurm.submit
 import unet_scaling.study.texts
 from slurm.cluster import Cluster
+from slurm.render import Places
 from slurm.scheduler import CALL_SECONDS, Printed
 from slurm.states import base_of
+from slurm.study_folder import StudyFolder, next_cancellation
+from slurm.submit import Submitter
+from unet_scaling.study.config import PROJECT, StudyConfig
 
 # Whose time is the clock's.
 OURS = (slurm.scheduler, slurm.states, slurm.submit, slurm.status, slurm.commands.submit)
@@ -36,6 +44,17 @@ LOST = (
 )
 SBATCH_FAULTS = ("queued", "late", "lost", "hang", "hang late", "limit", "full", "refuse", "no id", "kill")
 ANSWER_FAULTS = ("lost", "hang", "empty", "cut", "cut row", "wordy", "double", "kill")
+
+
+def make_submitter(folder: Path, study: StudyConfig, **changes: Any) -> Submitter:
+    """The submission of a study into a folder; `changes` are further options of it."""
+    options: dict[str, Any] = {"cluster": CLUSTER, "console": Console(quiet=True)}
+    return Submitter(
+        folder=StudyFolder(folder, study),
+        places=Places(PROJECT, Path(sys.executable)),
+        cancellation=next_cancellation(folder),
+        **(options | changes),
+    )
 
 
 class KilledError(BaseException):

@@ -2,22 +2,39 @@
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from unet_scaling.group.allocator import KEEP_MEMORY
-from unet_scaling.study.config import Framework, RunConfig
+from unet_scaling.study.config import Framework, RunConfig, StudyConfig
 from unet_scaling.study.measurements import Probe
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
-from unet_scaling.study.record_lines import ComputeFacts, End, Epoch, Header, Result, WorkerFacts
+from unet_scaling.study.record_lines import (
+    ComputeFacts,
+    End,
+    Epoch,
+    Header,
+    Result,
+    ScriptHeader,
+    WorkerFacts,
+)
+from unet_scaling.study.study_file import OLDER_LOG_HEADER
 
 # More than any test's epoch has.
 GRADIENT_BYTES = 1_948_580  # of the reference network in float32
 TRAIN_IMAGES = 1_000_000
 PIXELS = 1_000_000
 WARMUP_SLOWDOWN = 4.0
+# An IoU that stands for a run that diverged.
+DIVERGED = -1.0
+IMAGES_PER_EPOCH = 224
+# Seconds of a played run mean nothing: a number that no test's arithmetic gives.
+PLAYED_IMAGES_PER_SECOND = 77.0
+SCRIPT_IMAGES = 4800
 
 
 @dataclass(frozen=True)
@@ -60,6 +77,13 @@ def make_point(
             **merged,
         }
     )
+
+
+def make_study(name: str, folder: Path | str = "/data", **changes: Any) -> StudyConfig:
+    """A study on images of 32 x 32 pixels in a folder; `changes` replace its keys and tables."""
+    data = {"folder": str(folder), "image_height": 32, "image_width": 32, "foreground": "255"}
+    keys = {"name": name, "workers": [1], "repeats": 1, "data": data, "training": {"epochs": 3}}
+    return StudyConfig.model_validate(keys | changes)
 
 
 def make_workers(
@@ -220,3 +244,125 @@ def write_all(path: Path, lines: Iterable[Any]) -> None:
     for line in lines:
         writer.write(line)
     writer.close()
+
+
+def older_log(seconds: Sequence[float] = (20.0, 10.0, 10.0), training_time: float | None = None) -> str:
+    """The text of a sound log in the older layout with these epoch times."""
+    total = sum(seconds) + 0.05 if training_time is None else training_time
+    rows = [
+        f"{epoch},{time:.6f},0.500000,0.001000,{total:.6f},5.000000,0.900000"
+        for epoch, time in enumerate(seconds)
+    ]
+    return "\n".join([OLDER_LOG_HEADER, *rows]) + "\n"
+
+
+def write_played(
+    folder: Path,
+    plays: int,
+    repeat: int,
+    iou: float | None,
+    *,
+    framework: Framework = "pytorch_native",
+    training: Mapping[str, Any] | None = None,
+    workers: int = 1,
+    header: Mapping[str, object] | None = None,
+    label: str = "",
+) -> Path:
+    """Write a run of `workers` that plays others; an IoU of DIVERGED is a run that diverged."""
+    return write_run(
+        folder,
+        framework,
+        workers,
+        repeat,
+        images_per_second=PLAYED_IMAGES_PER_SECOND,
+        images_per_epoch=IMAGES_PER_EPOCH,
+        options={"training": {"plays": plays, **(training or {})}},
+        label=f"-plays={plays}{label}",
+        header=header,
+        **result(iou),
+    )
+
+
+def result(iou: float | None) -> dict[str, Any]:
+    """Return what `write_run` takes for a run with this IoU, or one that diverged."""
+    if iou == DIVERGED:
+        return {"end": End(status="diverged", reason="loss is nan")}
+    return {"iou": iou}
+
+
+def write_all_played(
+    folder: Path,
+    ious: Mapping[int, Sequence[float | None]],
+    *,
+    framework: Framework = "pytorch_native",
+    training: Mapping[str, Any] | None = None,
+    label: str = "",
+) -> Path:
+    """Write one played run per IoU; their places are the repeats."""
+    for plays, values in ious.items():
+        for repeat, iou in enumerate(values, start=1):
+            write_played(folder, plays, repeat, iou, framework=framework, training=training, label=label)
+    return folder
+
+
+def write_real(folder: Path, workers: int, ious: Sequence[float], images_per_second: float) -> Path:
+    """Write one real run per IoU, of about this throughput."""
+    for repeat, iou in enumerate(ious, start=1):
+        speed = images_per_second * (1 + 0.001 * repeat)
+        write_run(
+            folder,
+            "pytorch_native",
+            workers,
+            repeat,
+            images_per_second=speed,
+            images_per_epoch=IMAGES_PER_EPOCH,
+            **result(iou),
+        )
+    return folder
+
+
+def near(center: float, repeats: int = 5, *, deviation: float = 0.001, seed: int = 1) -> list[float]:
+    """Return an IoU for each repeat, close to this one."""
+    noise = np.random.default_rng(seed).normal(0, deviation, repeats)
+    return [float(iou) for iou in (center + noise).round(5)]
+
+
+def write_script_run(
+    study: Path,
+    framework: Framework = "pytorch_native",
+    workers: int = 1,
+    repeat: int = 1,
+    *,
+    images_per_second: float = 100.0,
+    end: End | None = End(status="complete"),  # noqa: B008, frozen
+    **changes: Any,
+) -> Path:
+    """Write the folder of one run of a script below `study`; `changes` replace fields of its header."""
+    fields: dict[str, object] = {
+        "framework": framework,
+        "repeat": repeat,
+        "script": f"train_{framework}.py",
+        "script_sha256": digest(framework),
+        "options": {},
+        "started_utc": f"2025-01-31T12:{repeat:02d}:00+00:00",
+        "commit": None,
+        "dirty": None,
+        "versions": {"python": "3.11.7", "torch": "2.13.0"},
+        "transport": {"backend": "gloo"},
+        "job": {},
+        "workers": make_workers(workers),
+    }
+    header = ScriptHeader.model_validate(fields | changes)
+    label = "".join(f"-{name}={value}" for name, value in header.options.items())
+    folder = study / f"script-{framework}-w{workers:02d}{label}-r{repeat}"
+    folder.mkdir(parents=True)
+    seconds = SCRIPT_IMAGES / images_per_second
+    epochs = [
+        Epoch(
+            epoch=number, seconds=seconds, worker_seconds=[seconds] * workers, images=SCRIPT_IMAGES, steps=50,
+            loss=None, warmup=number == 0, no_budget="no model was given",
+        )
+        for number in range(3)
+    ]  # fmt: skip
+    write_all(folder / RECORD_NAME, [header, *epochs, *([end] if end else [])])
+    return folder

@@ -13,12 +13,11 @@ import pytest
 from analysis.__main__ import main
 from analysis.report.tables import COMPARE_LINES
 from tests.honest import START
-from tests.records import Measured, digest, make_epochs, make_point, write_run
+from tests.records import Measured, digest, make_epochs, make_point, older_log, write_run
 from tests.reports import Compared
 from tests.test_malformed import with_values
 from unet_scaling.study.config import FRAMEWORKS, Framework
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
-from unet_scaling.study.study_file import OLDER_LOG_HEADER
 
 Options = Mapping[str, Mapping[str, Any]]
 NATIVE = FRAMEWORKS[:1]
@@ -212,12 +211,10 @@ def test_pairs_of_seeds_find_what_their_spread_would_hide(tmp_path: Path) -> Non
     assert (row["iou_outcome"], row["seeds_paired"]) == ("B higher", 5)
 
 
-def older(folder: Path, seconds: float) -> Path:
+def older(folder: Path) -> None:
     folder.mkdir()
     for name in ("log_1.csv", "log_hvd_1.csv"):
-        rows = [f"{epoch},{seconds},0.5,0.001,{3 * seconds + 0.05},1.0,0.8" for epoch in range(3)]
-        (folder / name).write_text("\n".join([OLDER_LOG_HEADER, *rows]) + "\n")
-    return folder
+        (folder / name).write_text(older_log())
 
 
 def test_the_command_prints_what_differs_first_and_writes_its_files(
@@ -252,7 +249,7 @@ NOTHING: Mapping[str, tuple[Write, int]] = {
         EXIT_BAD_DATA,
     ),
     "no usable run": (lambda folder: write_run(folder, end=None), EXIT_BAD_DATA),
-    "older logs": (lambda folder: older(folder, 10.0), EXIT_BAD_DATA),
+    "older logs": (older, EXIT_BAD_DATA),
     "no folder": (lambda folder: None, EXIT_USAGE),
 }
 

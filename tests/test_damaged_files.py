@@ -12,18 +12,18 @@ import pytest
 
 from slurm.states import Submission, read_submission, write_submission
 from slurm.study_folder import StudyFolder
+from tests.budgets import make_pair
 from tests.faults import READ_BACK
-from tests.records import write_run
+from tests.records import make_study, write_run
 from tests.studies import make_images, make_point
 from tests.test_checkpoint import GROUP, POINT, save, trained
 from unet_scaling.data.cache import build_cache, open_cache
 from unet_scaling.data.folder import read_manifest
-from unet_scaling.measure.ping_pong import HostPair, PingPong, read_ping_pong, write_ping_pong
+from unet_scaling.measure.ping_pong import PingPong, read_ping_pong, write_ping_pong
 from unet_scaling.run.checkpoint import load_checkpoint
 from unet_scaling.run.run_claim import OWNER_NAME, Owner, this_process
 from unet_scaling.run.run_folder import reporting_errors
 from unet_scaling.run.weights import load_weights, save_weights
-from unet_scaling.study.config import StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import (
     checksum_path,
@@ -53,12 +53,9 @@ class Sample:
 
 
 def study(folder: Path) -> StudyFolder:
-    tables = {
-        "data": {"folder": "/data", "image_height": 32, "image_width": 32},
-        "training": {"epochs": 12, "learning_rate": [0.001, 0.25]},
-        "criteria": {"iou_margin": 0.02},
-    }
-    made = StudyFolder(folder, StudyConfig.model_validate({"name": "study", "workers": [1, 12], **tables}))
+    training = {"epochs": 12, "learning_rate": [0.001, 0.25]}
+    study = make_study("study", workers=[1, 12], training=training, criteria={"iou_margin": 0.02})
+    made = StudyFolder(folder, study)
     made.prepare()
     return made
 
@@ -81,11 +78,7 @@ def job_file(folder: Path) -> Sample:
 
 
 def ping_pong_file(folder: Path) -> Sample:
-    numbers: dict[str, list[float]] = {"median_seconds": [1e-4, 0.0123], "minimum_seconds": [9e-5, 0.0101]}
-    pair = HostPair(
-        ranks=(0, 1), hosts=("a", "b"), medium="network", bytes=[1, 4096], repeats=[3, 12], **numbers,
-        latency_seconds=1e-4, bytes_per_second=333_008.1,
-    )  # fmt: skip
+    pair = make_pair(("a", "b"), 1e-4, 0.0123)
     path = folder / PING_PONG_NAME
     write_ping_pong(path, PingPong(mpi="MPICH 5", hosts=["a", "b"], pairs=[pair]))
     return Sample([path], lambda: read_ping_pong(path))

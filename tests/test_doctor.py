@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm.processes import launch_environment, mpiexec_program
+from tests.budgets import make_pair
 from tests.machine import needs_a_core_each
 from unet_scaling.doctor.findings import Findings, WorkerReport, launch_findings, read_reports, slow_links
 from unet_scaling.measure.ping_pong import HostPair
@@ -118,12 +119,7 @@ def test_a_worker_that_says_what_went_wrong_is_heard(output: str) -> None:
 
 def pair(hosts: tuple[str, str], milliseconds: float, latency: float = 0.05) -> HostPair:
     """Two hosts between which 1 MiB takes so long, one way."""
-    seconds = [latency / 1e3, milliseconds / 1e3]
-    return HostPair(
-        ranks=(0, 1), hosts=hosts, medium="network", bytes=[1, 2**20], repeats=[9, 9],
-        median_seconds=seconds, minimum_seconds=seconds,
-        latency_seconds=seconds[0], bytes_per_second=2**20 / seconds[1],
-    )  # fmt: skip
+    return make_pair(hosts, latency / 1e3, milliseconds / 1e3)
 
 
 def test_names_a_slow_link_by_its_pair_and_a_host_with_slow_links_only() -> None:

@@ -18,12 +18,11 @@ from slurm.estimate import (
     run_probe,
 )
 from slurm.preflight import unverified_inputs
-from slurm.render import Places
-from slurm.study_folder import StudyFolder, next_cancellation
-from slurm.submit import Submitter
-from tests.records import write_record
+from slurm.study_folder import StudyFolder
+from tests.peer_slurm import make_submitter
+from tests.records import make_study, write_record
 from tests.studies import make_images, make_run
-from unet_scaling.study.config import PROJECT, StudyConfig
+from unet_scaling.study.config import StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.measurements import Probed
 from unet_scaling.study.record import read_record
@@ -35,16 +34,8 @@ NOTHING = TimeEstimate(KnownSeconds())
 @pytest.fixture
 def study(tmp_path: Path) -> StudyConfig:
     data = make_images(tmp_path / "data", 12)
-    return StudyConfig.model_validate(
-        {
-            "name": "sweep",
-            "workers": [1, 4],
-            "repeats": 1,
-            "data": {"folder": str(data), "image_height": 32, "image_width": 32, "foreground": "255"},
-            "training": {"epochs": 3, "batch_per_worker": 2},
-            "model": {"width": 2, "depth": 2},
-        }
-    )
+    training = {"epochs": 3, "batch_per_worker": 2}
+    return make_study("sweep", data, workers=[1, 4], training=training, model={"width": 2, "depth": 2})
 
 
 def complete_runs(folder: Path, study: StudyConfig, workers: tuple[int, ...]) -> KnownSeconds:
@@ -115,20 +106,13 @@ def test_a_budget_is_a_positive_number_of_hours(hours: str) -> None:
         command_line().parse_args(["s.toml", "--cluster", "c.toml", "--budget", hours])
 
 
-def submitter(folder: Path, study: StudyConfig, console: Console, budget: float | None = None) -> Submitter:
-    places = Places(PROJECT, Path("python"))
-    cancellation = next_cancellation(folder)
-    return Submitter(
-        StudyFolder(folder, study), CLUSTER, places, console, cancellation, budget_node_hours=budget
-    )
-
-
 def test_a_dry_run_needs_no_images_and_says_what_it_could_not_verify(
     tmp_path: Path, study: StudyConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "data" / "manifest.json").unlink()
     assert len(unverified_inputs(study.configs())) == 1
-    submitter(tmp_path / "logs", study, Console(width=400)).dry_run(verbose=True)
+    submitter = make_submitter(tmp_path / "logs", study, cluster=CLUSTER, console=Console(width=400))
+    submitter.dry_run(verbose=True)
     printed = capsys.readouterr().out
     assert printed.count("#SBATCH --job-name") == 4
     assert "not verified: " in printed

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.__main__ import main
+from tests.records import older_log as log
 from tests.reports import Told, report_of_older, without_figures
 from unet_scaling.study.errors import EXIT_USAGE, UserError
 from unet_scaling.study.study_file import OLDER_LOG_HEADER
@@ -18,16 +19,6 @@ from unet_scaling.study.study_file import OLDER_LOG_HEADER
 PYTORCH, TENSORFLOW = "pytorch", "tensorflow"
 COUNTS = (1, 2, 4, 6, 8, 10, 12, 14)
 FILES = [(kind, workers) for kind in ("", "hvd_") for workers in COUNTS]
-
-
-def log(seconds: Sequence[float] = (20.0, 10.0, 10.0), training_time: float | None = None) -> str:
-    """The text of a sound log with these epoch times."""
-    total = sum(seconds) + 0.05 if training_time is None else training_time
-    rows = [
-        f"{epoch},{time:.6f},0.500000,0.001000,{total:.6f},5.000000,0.900000"
-        for epoch, time in enumerate(seconds)
-    ]
-    return "\n".join([OLDER_LOG_HEADER, *rows]) + "\n"
 
 
 def scheduled_rates(layout: str, workers: int, epochs: int) -> list[float]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from analysis.budget import PARTS
-from tests.budgets import Steps, make_probe, write_budget_run
+from tests.budgets import Steps, make_pair, make_probe, write_budget_run
 from tests.records import GRADIENT_BYTES, make_workers, write_run
 from tests.reports import Row, Told, report_of
 from unet_scaling.measure.ping_pong import HostPair, PingPong, write_ping_pong
@@ -128,19 +128,8 @@ def test_no_floor_is_told_from_a_probe_that_ended_far_below_the_gradients(
     assert row["floor_seconds"] == pytest.approx(expected, rel=0.02, nan_ok=True)
 
 
-def pair(first: str, second: str, bandwidth: float = 1e8, latency: float = 1e-4) -> HostPair:
-    seconds = [latency, latency + 1e6 / bandwidth]
-    return HostPair(
-        ranks=(0, 1),
-        hosts=(first, second),
-        medium="shared memory" if first == second else "network",
-        bytes=[1, 1_000_000],
-        repeats=[3, 3],
-        median_seconds=seconds,
-        minimum_seconds=seconds,
-        latency_seconds=latency,
-        bytes_per_second=bandwidth,
-    )
+def pair(first: str, second: str, bandwidth: float = 1e8) -> HostPair:
+    return make_pair((first, second), 1e-4, 1e-4 + 1e6 / bandwidth, size=1_000_000)
 
 
 def write_pairs(folder: Path, *pairs: HostPair) -> Path:

@@ -24,12 +24,10 @@ from analysis.older import load_reference
 from analysis.report.program import write_report
 from analysis.study import LeftOut, left_out_table
 from tests.honest import Honest, write_honest
-from tests.played_runs import near, write_all_played
-from tests.records import write_run
+from tests.records import near, older_log, write_all_played, write_run
 from tests.saliency_records import write_explained
 from tests.test_compare import OTHER_SPREAD, write_side
 from unet_scaling.study.config import FRAMEWORKS
-from unet_scaling.study.study_file import OLDER_LOG_HEADER
 
 HOSTILE = (
     '<script>window.owned=1</script><img src=x onerror="window.owned=1"> {{ 7*7 }} \'"&amp; $x^2$ --> \x1b'
@@ -70,9 +68,7 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of logs in the older layout."""
     folder = tmp_path_factory.mktemp("older")
     for framework, workers in product(("", "hvd_"), (1, 2)):
-        seconds = [30.0] + [20.0 / workers] * 9
-        rows = [f"{n},{each},{0.5 / (n + 1)},0.001,{sum(seconds)},1.0,0.9" for n, each in enumerate(seconds)]
-        (folder / f"log_{framework}{workers}.csv").write_text("\n".join([OLDER_LOG_HEADER, *rows, ""]))
+        (folder / f"log_{framework}{workers}.csv").write_text(older_log([30.0, *[20.0 / workers] * 9]))
     write_report(make_report(load_reference(folder)), folder / "report")
     return folder / "report" / "report.html"
 

@@ -17,21 +17,13 @@ from slurm.local import local_plan, run_study
 from slurm.processes import say_whether_quiet
 from slurm.study_folder import StudyFolder
 from tests.budgets import Steps, write_budget_run
-from tests.records import Measured, make_epochs, make_point, write_record, write_run
-from unet_scaling.study.config import StudyConfig
+from tests.records import Measured, make_epochs, make_point, make_study, write_record, write_run
 from unet_scaling.study.disturbance import MOST_DISTURBED
 from unet_scaling.study.record import read_record
 from unet_scaling.study.run_state import RecordedRun, recorded_run
 from unet_scaling.study.study_file import read_config
 
 LOADED = Steps(forward=0.08, contended={"communication": 0.0, "runqueue": 0.05, "other": 0.05})
-STUDY = {
-    "name": "tiny",
-    "workers": [1],
-    "repeats": 1,
-    "data": {"folder": "/data", "image_height": 32, "image_width": 32},
-    "training": {"epochs": 3},
-}
 
 
 def said(monkeypatch: pytest.MonkeyPatch, used: float) -> str:
@@ -102,9 +94,7 @@ def reason(run: Path) -> str:
 
 def planned(folder: Path, repeat_disturbed: bool) -> str:
     """The line of a dry run that counts the runs."""
-    study = StudyFolder(
-        folder / "tiny", StudyConfig.model_validate(STUDY | {"frameworks": ["pytorch_native"]})
-    )
+    study = StudyFolder(folder / "tiny", make_study("tiny", frameworks=["pytorch_native"]))
     text = io.StringIO()
     console = Console(file=text, width=400)
     local_plan(study, console, repeat_disturbed).show(console)
@@ -120,8 +110,7 @@ def local_study(
     frameworks: Sequence[str] = ("pytorch_native",),
 ) -> str:
     """What a local study prints whose launches leave records of these steps; KeyboardInterrupt after them."""
-    options = {"frameworks": [*frameworks], "repeats": repeats}
-    study = StudyFolder(folder / "tiny", StudyConfig.model_validate(STUDY | options))
+    study = StudyFolder(folder / "tiny", make_study("tiny", frameworks=[*frameworks], repeats=repeats))
 
     def launch(program: Sequence[str], *_: object) -> int:
         run = Path(program[1])
@@ -193,7 +182,7 @@ def test_a_local_study_adds_repeats_until_its_intervals_are_narrow(
     monkeypatch.setattr(slurm.local, "launch", launch)
     monkeypatch.setattr(slurm.local, "require_ready", lambda *_: None)  # there are no images
     monkeypatch.setattr(slurm.local, "say_whether_quiet", lambda console: None)
-    study = StudyConfig.model_validate(STUDY | {"repeats": "until 3 %, at most 5"})
+    study = make_study("tiny", repeats="until 3 %, at most 5")
     text = io.StringIO()
     run_study(StudyFolder(tmp_path / "tiny", study), Console(file=text, width=400))
     assert len(list(tmp_path.glob("tiny/*/run.jsonl"))) == 2 * 3

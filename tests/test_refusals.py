@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.honest import write_honest
-from tests.records import digest, make_header, make_point, make_workers, write_run
+from tests.records import digest, make_header, make_point, make_workers, older_log, write_run
 from tests.reports import report_of, report_of_older
 from unet_scaling.study.config import FRAMEWORKS, Framework
 from unet_scaling.study.record_lines import AttemptFacts, Resumed, WorkerFacts
@@ -293,9 +293,7 @@ def test_a_fair_study_has_no_unmet_row_and_older_logs_know_but_their_repeats(tmp
     marks = {row["check"]: row["mark"] for row in report_of(write_honest(tmp_path / "fair")).rows("fairness")}
     assert set(marks.values()) == {"yes"}
     for name in ("log_1.csv", "log_hvd_1.csv"):
-        rows = [f"{epoch},{seconds},0.5,0.001,20.0,1.0,0.9" for epoch, seconds in enumerate((10.0, 5.0, 5.0))]
-        header = ",time_per_epoch,loss,lr,training_time,test_time,iou"
-        (tmp_path / name).write_text("\n".join([header, *rows, ""]))
+        (tmp_path / name).write_text(older_log())
     marks = {row["check"]: row["mark"] for row in report_of_older(tmp_path).rows("fairness")}
     assert marks.pop("equal repeats") == "yes"
     assert set(marks.values()) == {"not known"}

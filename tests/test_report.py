@@ -24,13 +24,13 @@ from analysis.report.exports import latex_escaped
 from slurm.study_folder import StudyFolder
 from tests.attacks import hosts_in_turn
 from tests.honest import Honest, write_honest
-from tests.records import make_point, write_record, write_run
+from tests.records import make_point, make_study, older_log, write_record, write_run
 from tests.reports import Told, report_of, report_of_older, reported, without_figures
-from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework, RunConfig, StudyConfig
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework, RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 from unet_scaling.study.record import RECORD_NAME
 from unet_scaling.study.record_lines import End, Resumed
-from unet_scaling.study.study_file import OLDER_LOG_HEADER, read_study
+from unet_scaling.study.study_file import read_study
 
 NATIVE: Framework = "pytorch_native"
 RUN = f"{NATIVE}-w01-r1"
@@ -250,8 +250,7 @@ def one_point(folder: Path) -> Told:
 def older(folder: Path) -> Told:
     for kind in ("", "hvd_"):
         for workers in (1, 2):
-            rows = [f"{n},{10 / workers},0.5,0.001,{30 / workers + 0.05},1.0,0.8" for n in range(3)]
-            (folder / f"log_{kind}{workers}.csv").write_text("\n".join([OLDER_LOG_HEADER, *rows]) + "\n")
+            (folder / f"log_{kind}{workers}.csv").write_text(older_log([10 / workers] * 3))
     return report_of_older(folder)
 
 
@@ -375,11 +374,7 @@ def test_what_cannot_be_reported_is_refused(
 @pytest.fixture
 def watched(tmp_path: Path) -> StudyFolder:
     """A study of one run of each framework; neither has started."""
-    study = {
-        "name": "tiny", "workers": [1], "repeats": 1, "training": {"epochs": 3},
-        "data": {"folder": "/data", "image_height": 32, "image_width": 32},
-    }  # fmt: skip
-    folder = StudyFolder(tmp_path / "tiny", StudyConfig.model_validate(study))
+    folder = StudyFolder(tmp_path / "tiny", make_study("tiny"))
     folder.prepare()
     return folder
 

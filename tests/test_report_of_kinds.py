@@ -20,10 +20,8 @@ from tests.attacks import in_epochs
 from tests.evidence import evidence
 from tests.honest import Honest, write_honest
 from tests.own_task_records import SCORE, as_own_task
-from tests.played_runs import near, write_all_played, write_real
-from tests.records import write_run
+from tests.records import near, write_all_played, write_real, write_run, write_script_run
 from tests.reports import Compared, report_of, reported
-from tests.script_records import write_script_run
 from tests.tampering import Change, Runs, header, workers
 from unet_scaling.study.config import ALL_FRAMEWORKS, FRAMEWORKS, PROJECT, Framework
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError

@@ -10,8 +10,7 @@ import pytest
 
 from analysis.__main__ import main
 from analysis.report.program import print_report
-from tests.played_runs import DIVERGED, near, write_all_played, write_played, write_real
-from tests.records import digest, make_workers
+from tests.records import DIVERGED, digest, make_workers, near, write_all_played, write_played, write_real
 from tests.reports import Told, report_of, reported
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError

@@ -1,7 +1,6 @@
 """A study under a Slurm that errs: never two live jobs of one run, none forgotten, none of others ended."""
 
 import os
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +17,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from rich.console import Console
 
 import slurm.commands.submit
 import slurm.scheduler
@@ -26,13 +24,11 @@ import slurm.states
 import slurm.status
 import slurm.submit
 from slurm.commands.submit import submit_and_wait
-from slurm.render import Places
 from slurm.status import cancel_study, study_rows
-from slurm.study_folder import StudyFolder, next_cancellation
+from slurm.study_folder import next_cancellation
 from slurm.submit import Submitter
 from tests.peer_slurm import (
     ANSWER_FAULTS,
-    CLUSTER,
     LIVE,
     LONGEST_DELAY_SECONDS,
     OTHERS_JOB,
@@ -42,9 +38,9 @@ from tests.peer_slurm import (
     KilledError,
     PeerJob,
     PeerSlurm,
+    make_submitter,
 )
-from tests.records import write_record
-from unet_scaling.study.config import PROJECT, StudyConfig
+from tests.records import make_study, write_record
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import RECORD_NAME, set_record_aside
 from unet_scaling.study.record_lines import End
@@ -71,18 +67,8 @@ class Histories(RuleBasedStateMachine):
         self.patch.setattr(slurm.scheduler, "call_program", self.peer.run)
         root = Path(self.folder.name)
         (root / "manifest.json").write_text("{}")
-        study = {
-            "name": "sweep", "workers": [1], "repeats": 1, "training": {"epochs": 2, "batch_per_worker": 1},
-            "data": {"folder": str(root), "image_height": 32, "image_width": 32, "foreground": "255"},
-        }  # fmt: skip
-        self.submitter = Submitter(
-            folder=StudyFolder(root / "sweep", StudyConfig.model_validate(study)),
-            cluster=CLUSTER,
-            places=Places(PROJECT, Path(sys.executable)),
-            console=Console(quiet=True),
-            cancellation=next_cancellation(root / "sweep"),
-            limit_wait_seconds=20,
-        )
+        study = make_study("sweep", root, training={"epochs": 2, "batch_per_worker": 1})
+        self.submitter = make_submitter(root / "sweep", study, limit_wait_seconds=20)
 
     @initialize(
         accounting=st.booleans(), most_jobs=st.sampled_from((1, 100)), max_queued=st.sampled_from((1, 9))

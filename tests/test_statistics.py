@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from analysis.stats import bounds, coverage, replicates
 from analysis.steady import outlying_launches, run_steadiness
-from tests.records import write_run
+from tests.records import DIVERGED, near, result, write_run
 from tests.reports import report_of
 from tests.simulated import (
     Draw,
@@ -27,7 +27,6 @@ from tests.simulated import (
 )
 from unet_scaling.study.config import FRAMEWORKS, Framework
 from unet_scaling.study.options import Criteria
-from unet_scaling.study.record_lines import End
 
 NATIVE: Framework = "pytorch_native"
 NO_DIFFERENCE, NOT_ENOUGH, WITHHELD = "no significant difference", "not enough repeats", "withheld"
@@ -269,35 +268,25 @@ def test_launches_far_from_their_point_are_named(
     assert outlying_launches(study).get("repeat", pd.Series(dtype=int)).tolist() == named
 
 
-LOST = -1.0
-
-
-def near(center: float, deviation: float, repeats: int, seed: int) -> list[float | None]:
-    noise = np.random.default_rng(seed).normal(0, deviation, repeats)
-    return [float(iou) for iou in (center + noise).round(5)]
-
-
 def write_ious(
     folder: Path, number: int, framework: Framework, workers: int, ious: Sequence[float | None]
 ) -> None:
-    """Runs of a set of options of their own; LOST is a run that diverged."""
+    """Runs of a set of options of their own."""
     options = {"training": {"learning_rate": number / 1000}}
     for repeat, iou in enumerate(ious, start=1):
-        end = End(status="diverged", reason="loss is nan") if iou == LOST else End(status="complete")
-        score = 0.5 if iou == LOST else iou
-        write_run(folder, framework, workers, repeat, iou=score, end=end, options=options, label=f"-{number}")
+        write_run(folder, framework, workers, repeat, options=options, label=f"-{number}", **result(iou))
 
 
 SEEDS: list[float | None] = [0.60, 0.70, 0.80, 0.90, 0.65]
 # IoU on 1 and on 8 workers; whether nothing is lost, pairs of seeds, diverged runs.
 LOSSES: Sequence[tuple[Sequence[float | None], Sequence[float | None], tuple[str, int, int]]] = [
-    (near(0.8, 0.005, 10, 1), near(0.77, 0.005, 10, 2), ("no", 10, 0)),
-    (near(0.8, 0.005, 10, 1), near(0.798, 0.005, 10, 2), ("yes", 10, 0)),
-    (near(0.8, 0.03, 10, 1), near(0.798, 0.03, 10, 2), ("not shown", 10, 0)),
-    (near(0.8, 0.005, 10, 1), near(0.85, 0.005, 10, 2), ("yes", 10, 0)),
+    (near(0.8, 10, deviation=0.005, seed=1), near(0.77, 10, deviation=0.005, seed=2), ("no", 10, 0)),
+    (near(0.8, 10, deviation=0.005, seed=1), near(0.798, 10, deviation=0.005, seed=2), ("yes", 10, 0)),
+    (near(0.8, 10, deviation=0.03, seed=1), near(0.798, 10, deviation=0.03, seed=2), ("not shown", 10, 0)),
+    (near(0.8, 10, deviation=0.005, seed=1), near(0.85, 10, deviation=0.005, seed=2), ("yes", 10, 0)),
     (SEEDS, [iou + 0.001 for iou in SEEDS if iou], ("yes", 5, 0)),
-    (near(0.8, 0.001, 5, 1), [*near(0.8, 0.001, 4, 2), LOST], ("not shown", 4, 1)),
-    (near(0.8, 0.001, 5, 1), [*near(0.7, 0.001, 4, 2), LOST], ("no", 4, 1)),
+    (near(0.8, 5, seed=1), [*near(0.8, 4, seed=2), DIVERGED], ("not shown", 4, 1)),
+    (near(0.8, 5, seed=1), [*near(0.7, 4, seed=2), DIVERGED], ("no", 4, 1)),
     ([0.8] * 5, [0.8, 0.8], ("not shown", 2, 0)),
     ([], [0.8] * 5, ("not shown", 0, 0)),
     ([0.8] * 3, [0.8, None, 0.8], ("not shown", 3, 0)),
@@ -314,7 +303,7 @@ def test_a_loss_of_iou_is_judged_by_its_interval(tmp_path: Path) -> None:
     for number, (one, eight, expected) in enumerate(LOSSES, start=1):
         row = rows[f"learning_rate={number / 1000:g}"]
         assert (row["non_inferior"], row["pairs"], row["diverged"]) == expected, number
-        known = [b - a for a, b in zip(one, eight, strict=False) if None not in (a, b) and b != LOST]  # type: ignore[operator]
+        known = [b - a for a, b in zip(one, eight, strict=False) if None not in (a, b) and b != DIVERGED]  # type: ignore[operator]
         if len(known) >= 3 and None not in eight:
             assert row["difference"] == pytest.approx(np.median(known), abs=2e-6)
             assert row["difference_low"] <= row["difference"] <= row["difference_high"]
@@ -325,11 +314,11 @@ def test_a_loss_of_iou_is_judged_by_its_interval(tmp_path: Path) -> None:
 
 # IoU of native DDP and of Horovod on 4 workers; whether they are equal within the margin, pairs of seeds.
 BETWEEN: Sequence[tuple[Sequence[float | None], Sequence[float | None], tuple[str, int]]] = [
-    (near(0.801, 0.002, 8, 3), near(0.8, 0.002, 8, 4), ("yes", 8)),
-    (near(0.83, 0.002, 8, 3), near(0.8, 0.002, 8, 4), ("no", 8)),
-    (near(0.77, 0.002, 8, 3), near(0.8, 0.002, 8, 4), ("no", 8)),
-    (near(0.801, 0.05, 8, 3), near(0.8, 0.05, 8, 4), ("not shown", 8)),
-    ([*near(0.8, 0.001, 4, 1), LOST], near(0.8, 0.001, 5, 2), ("not shown", 4)),
+    (near(0.801, 8, deviation=0.002, seed=3), near(0.8, 8, deviation=0.002, seed=4), ("yes", 8)),
+    (near(0.83, 8, deviation=0.002, seed=3), near(0.8, 8, deviation=0.002, seed=4), ("no", 8)),
+    (near(0.77, 8, deviation=0.002, seed=3), near(0.8, 8, deviation=0.002, seed=4), ("no", 8)),
+    (near(0.801, 8, deviation=0.05, seed=3), near(0.8, 8, deviation=0.05, seed=4), ("not shown", 8)),
+    ([*near(0.8, 4, seed=1), DIVERGED], near(0.8, 5, seed=2), ("not shown", 4)),
 ]
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import stat
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,23 +13,20 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
 import slurm.after_run
 import slurm.commands.submit
 import slurm.scheduler
 from slurm.local import require_ready, take_over
-from slurm.render import Places
 from slurm.scheduler import LimitError, Printed, Slurm, UnreachableError
 from slurm.states import read_submission
 from slurm.status import cancel_study, show_status, status_table, study_rows
-from slurm.study_folder import CancelledError, StudyFolder, locked, mark_cancelled, next_cancellation
+from slurm.study_folder import CancelledError, locked, mark_cancelled
 from slurm.submit import Submitter
 from tests.cluster import wait_until
-from tests.peer_slurm import CLUSTER, TIMED, Clock, PeerSlurm
-from tests.records import write_record
+from tests.peer_slurm import CLUSTER, TIMED, Clock, PeerSlurm, make_submitter
+from tests.records import make_study, write_record
 from tests.studies import make_images
-from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.repeats import Precision
 from unet_scaling.study.study_file import read_config
@@ -81,23 +77,9 @@ def submitter(site: Site, tmp_path: Path) -> Submitter:
     data = tmp_path / "data"
     data.mkdir()
     (data / "manifest.json").write_text("{}")
-    study = StudyConfig.model_validate(
-        {
-            "name": "sweep",
-            "workers": [1, 4],
-            "repeats": 1,
-            "data": {"folder": str(data), "image_height": 32, "image_width": 32, "foreground": "255"},
-            "training": {"epochs": 2, "batch_per_worker": 1},
-        }
-    )
-    return Submitter(
-        folder=StudyFolder(tmp_path / "logs" / "sweep", study),
-        cluster=CLUSTER,
-        places=Places(PROJECT, Path(sys.executable)),
-        console=Console(quiet=True),
-        cancellation=next_cancellation(tmp_path / "logs" / "sweep"),
-        limit_wait_seconds=60,
-    )
+    training = {"epochs": 2, "batch_per_worker": 1}
+    study = make_study("sweep", data, workers=[1, 4], training=training)
+    return make_submitter(tmp_path / "logs" / "sweep", study, limit_wait_seconds=60)
 
 
 def counted(submitter: Submitter) -> dict[str, int]:
