@@ -28,7 +28,7 @@ from tests.tampering import (
     write_lines,
 )
 from unet_scaling.study.config import Framework, RunConfig
-from unet_scaling.study.record_lines import AttemptFacts, Epoch, Evaluation
+from unet_scaling.study.record_lines import Epoch, Evaluation
 
 FILES = ("steps.parquet", "steps.parquet.sha256", "log.csv")
 
@@ -56,10 +56,8 @@ def all_at_once(run: RunConfig, at: datetime) -> datetime:
 
 def as_if_resumed(lines: Lines) -> Lines:
     """Let the first attempt of a run be one of another host and code."""
-    names = [*AttemptFacts.model_fields]
-    first = AttemptFacts(**{name: getattr(lines.header, name) for name in names})
-    other = [worker.model_copy(update={"host": "fast9"}) for worker in first.workers]
-    earlier = first.model_copy(update={"workers": other, "commit": "f" * 40})
+    other = [worker.model_copy(update={"host": "fast9"}) for worker in lines.header.workers]
+    earlier = lines.header.model_copy(update={"workers": other, "commit": "f" * 40})
     return replace(lines, header=lines.header.model_copy(update={"attempt": 2, "earlier": [earlier]}))
 
 

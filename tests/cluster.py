@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -104,6 +105,12 @@ def remove_leftovers() -> None:
         process = state.name.removeprefix(FOLDER_PREFIX).split(".")[0]
         if not Path("/proc", process).exists():
             assert_ok(control("down", "--state-dir", str(state)))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def wait_until(

@@ -41,7 +41,7 @@ from tests.tampering import (
 )
 from unet_scaling.study.config import Framework
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.study.record_lines import AttemptFacts, Resumed
+from unet_scaling.study.record_lines import Resumed
 
 # What still gets through, and why.
 NOT_YET = {
@@ -217,8 +217,7 @@ def resumed(folder: Path) -> None:
     """One run was interrupted and went on, on the same machine and code."""
 
     def change(lines: Lines) -> Lines:
-        first = AttemptFacts(**{name: getattr(lines.header, name) for name in AttemptFacts.model_fields})
-        new = {"attempt": 2, "earlier": [first], "resumed": Resumed(epoch=4, step=0)}
+        new = {"attempt": 2, "earlier": [lines.header], "resumed": Resumed(epoch=4, step=0)}
         return replace(lines, header=lines.header.model_copy(update=new))
 
     Runs(folder).of("horovod", workers=[4], repeats=[2]).change(change)

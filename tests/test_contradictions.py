@@ -33,7 +33,7 @@ from tests.tampering import (
 from unet_scaling.study.files import write_verified
 from unet_scaling.study.measurements import PHASE_COLUMNS, STEPS_NAME
 from unet_scaling.study.record import RECORD_NAME, read_record
-from unet_scaling.study.record_lines import AttemptFacts, End, Epoch, Resumed
+from unet_scaling.study.record_lines import End, Epoch, Resumed
 from unet_scaling.study.study_file import LOG_NAME
 
 RUN = "horovod-w02-r2"
@@ -87,8 +87,7 @@ def resumed(minutes: float) -> Change:
     """A run of an hour in all that trained half of it, and was resumed so long after its start."""
 
     def change(lines: Lines) -> Lines:
-        first = AttemptFacts(**{name: getattr(lines.header, name) for name in AttemptFacts.model_fields})
-        again = {"attempt": 2, "earlier": [first], "resumed": Resumed(epoch=5, step=0)}
+        again = {"attempt": 2, "earlier": [lines.header], "resumed": Resumed(epoch=5, step=0)}
         return started(lambda _, at: at + timedelta(minutes=minutes))(header(**again)(lines))
 
     return in_turn(an_hour, change)

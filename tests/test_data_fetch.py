@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import socket
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import free_port
 from tests.data_folders import blob, make_folder, noise, refused, save
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.fetch import Deposit, fetch, unpack
@@ -118,10 +118,7 @@ def deposit(server: RecordServer, pinned: str = "") -> Deposit:
 
 def offline(server: RecordServer) -> Deposit:
     """A deposit at a port where nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return Deposit(DOI, f"http://127.0.0.1:{port}/api/records", deposit(server).known_checksums)
+    return Deposit(DOI, f"http://127.0.0.1:{free_port()}/api/records", deposit(server).known_checksums)
 
 
 def test_a_record_becomes_a_sound_data_folder_and_is_not_asked_for_again(

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.recorded_scripts import STUDY, records
 from tests.records import write_run
+from tests.test_recorder_workers import STUDY, records
 from unet_scaling import record
 from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT
 from unet_scaling.record.meter import NO_LENGTH, NO_MODEL, NOT_ONE_FORWARD, OTHER_LENGTH, PASSES_IN_UPDATE

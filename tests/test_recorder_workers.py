@@ -1,18 +1,55 @@
 """Scripts on real workers record themselves, with DDP, Horovod and a Lightning Trainer."""
 
+import os
 import signal
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from analysis.load import load_study
+from slurm.local import launch
 from slurm.preflight import is_installed
-from tests.cluster import wait_until
+from tests.cluster import free_port, wait_until
 from tests.machine import needs_a_core_each, quiet_machine
-from tests.recorded_scripts import STUDY, outputs, records, run_mpiexec, run_torchrun, start_torchrun_workers
-from unet_scaling.study.record import RECORD_NAME, read_record
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.record import RECORD_NAME, Record, read_record
 
 pytestmark = pytest.mark.slow
+SCRIPTS = PROJECT / "tests" / "scripts"
+STUDY = "scripts"
+
+
+def start_torchrun_workers(
+    script: str, workers: int, logs: Path, *options: str
+) -> list[subprocess.Popen[str]]:
+    """Start the workers of a script with the variables by which torchrun tells them their rank."""
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(workers)}
+    return [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPTS / script), STUDY, str(logs), *options],
+            cwd=PROJECT,
+            env=os.environ | variables | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(workers)
+    ]
+
+
+def outputs(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
+    """Return what workers printed, once all have ended well."""
+    texts = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(texts)
+    return texts
+
+
+def records(logs: Path, pattern: str = "*") -> list[Record]:
+    """Return the records of the study, by the names of their folders."""
+    return [read_record(folder / RECORD_NAME) for folder in sorted((logs / STUDY).glob(f"script-{pattern}"))]
 
 
 def epochs_in(logs: Path) -> list[int]:
@@ -52,7 +89,8 @@ def test_two_workers_of_ddp_record_one_run_that_can_be_read_when_they_are_killed
 
 
 def test_horovods_wait_for_averages_is_sync_and_a_step_counts_once(tmp_path: Path) -> None:
-    run_mpiexec("horovod_script.py", 2, tmp_path)
+    output = tmp_path / "output.log"
+    assert launch([str(SCRIPTS / "horovod_script.py"), STUDY, str(tmp_path)], 2, output, None) == 0, output
     (found,) = records(tmp_path)
     assert found.complete
     assert found.script is not None
@@ -66,7 +104,7 @@ def test_horovods_wait_for_averages_is_sync_and_a_step_counts_once(tmp_path: Pat
 @pytest.mark.skipif(not is_installed("lightning"), reason="Lightning is not installed")
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.verify)])
 def test_a_callback_records_the_training_of_a_lightning_trainer(workers: int, tmp_path: Path) -> None:
-    run_torchrun("lightning_script.py", workers, tmp_path)
+    outputs(start_torchrun_workers("lightning_script.py", workers, tmp_path))
     (found,) = records(tmp_path)
     assert found.complete
     assert found.script is not None

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.cluster import free_port
 from tests.studies import make_point, make_run
 from unet_scaling.group import facts as facts_module
 from unet_scaling.group import group
@@ -87,12 +88,6 @@ def test_an_error_of_one_is_one_of_all() -> None:
         return f"{error.value.exit_code}"
 
     assert in_threads(3, action)[0] == ["65"] * 3
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def start(folder: Path, rank: int, port: int, **variables: str) -> "subprocess.Popen[str]":

@@ -24,6 +24,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.cluster import wait_until
 from tests.trained import TrainedRun, TrainedRuns, plain_config
 from unet_scaling.inference import load
 from unet_scaling.inference.masks import files_to_segment
@@ -155,22 +156,15 @@ def test_a_flood_is_refused_and_what_was_accepted_is_answered_after_sigterm(
     whole = contents_of(images)[0]
     with serving(run.folder, "--queue", 1) as (address, process):
         accepted = sent_by_hand(address, head(len(whole)), whole[:20])
-        wait_until(lambda: ask(address, whole)[0] == 429)
+        wait_until(lambda: ask(address, whole)[0] == 429, "a full queue", 30)
         os.kill(process.pid, signal.SIGTERM)
-        wait_until(lambda: is_refused(address))
+        wait_until(lambda: is_refused(address), "the end of new requests", 30)
         accepted.sendall(whole[20:])
         answer = http.client.HTTPResponse(accepted)
         answer.begin()
         assert answer.status == 200
         assert Image.open(io.BytesIO(answer.read())).format == "PNG"
         assert process.wait() in (0, -signal.SIGTERM)
-
-
-def wait_until(condition: Any) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def is_refused(address: str) -> bool:
