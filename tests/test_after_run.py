@@ -60,14 +60,6 @@ def calls(folder: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_a_run_that_stopped_in_order_is_requeued(tmp_path: Path) -> None:
-    stopped(tmp_path / "run", (2, 5))
-    done = after_run(tmp_path / "run", "--requeue")
-    assert calls(tmp_path / "run") == ["requeue 77"]
-    assert done.stdout == "run run: resumable for this test\njob 77 is requeued\n"
-    assert done.returncode == 75
-
-
 def test_an_attempt_that_died_before_its_record_is_named_beside_the_stop(tmp_path: Path) -> None:
     """It may have met a passing fault: the run is still one that stopped, and is started again."""
     folder = tmp_path / "run"
@@ -77,6 +69,7 @@ def test_an_attempt_that_died_before_its_record_is_named_beside_the_stop(tmp_pat
     done = after_run(folder, "--requeue", restarts=1)
     assert "run run: resumable for this test; a later attempt failed: worker 0 on" in done.stdout
     assert "no way to the others\njob 77 is requeued\n" in done.stdout
+    assert (calls(folder), done.returncode) == (["requeue 77"], 75)
 
 
 def test_where_slurm_refuses_to_requeue_its_words_are_told(tmp_path: Path) -> None:

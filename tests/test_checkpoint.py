@@ -27,9 +27,9 @@ from unet_scaling.run.checkpoint import (
     save_checkpoint,
 )
 from unet_scaling.run.training_state import Trained, generators, seed_generators
-from unet_scaling.run.weights import load_weights, save_weights, weights_sha256
+from unet_scaling.run.weights import load_weights
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
-from unet_scaling.study.files import PAUSES_SECONDS, checksum_path, write_verified
+from unet_scaling.study.files import PAUSES_SECONDS, write_verified
 from unet_scaling.study.record_lines import AttemptFacts, WorkerFacts
 
 POINT = digest("point")
@@ -100,23 +100,6 @@ def test_the_newest_two_are_kept_and_what_did_not_change_is_not_written_again(tm
     assert {path: path.stat().st_ino for path in tmp_path.iterdir()} == files
     remove_checkpoints(tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_damaged_one_is_passed_over_with_a_warning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Damage at each byte is in tests/test_damaged_files.py."""
-    assert load_checkpoint(tmp_path, GROUP, trained(0), POINT) is None
-    older = trained(1)
-    save(tmp_path, older, 1)
-    newest = save(tmp_path, trained(2), 2)
-    newest.with_name(newest.name + ".sha256").unlink()
-    fresh = trained(0)
-    found = load_checkpoint(tmp_path, GROUP, fresh, POINT)
-    assert found is not None
-    assert found[0].epoch == 1
-    assert same(fresh, older)
-    assert "warning" in capsys.readouterr().out
 
 
 PARTS: dict[str, object] = {"model": {}, "optimizer": {}, "workers": [], "progress": ""}
@@ -220,24 +203,6 @@ def test_a_lack_of_space_is_waited_for_and_then_said(
         save(tmp_path, trained(2), 2)
         assert told == []
     assert old.exists()
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> tuple[UNet, Path]:
-    model = UNet(width=2, depth=2)
-    save_weights(model, tmp_path / "weights.pt")
-    return model, tmp_path / "weights.pt"
-
-
-def test_weights_come_back_as_they_were(saved: tuple[UNet, Path]) -> None:
-    model, path = saved
-    other = UNet(width=2, depth=2)
-    assert weights_sha256(other) != weights_sha256(model)
-    load_weights(other, path)
-    assert weights_sha256(other) == weights_sha256(model)
-    checksum_path(path).unlink()
-    with pytest.raises(UserError, match=r"weights\.pt\.sha256"):
-        load_weights(model, path)
 
 
 class Code:

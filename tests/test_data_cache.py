@@ -108,21 +108,13 @@ def test_all_that_changes_a_pixel_has_its_own_cache_and_nothing_else(
     assert len(places) == 1 + len(changes) + 2
 
 
-def test_a_finished_cache_is_not_built_again_and_a_flipped_bit_in_it_is_noticed(
-    folder: Path, root: Path, manifest: Manifest
-) -> None:
+def test_a_finished_cache_is_not_built_again(folder: Path, root: Path, manifest: Manifest) -> None:
     data = options(folder)
     images = build_cache(manifest, folder, data, root) / "images.npy"
     before = images.stat().st_mtime_ns
     (folder / "images" / "p0.png").unlink()
     assert build_cache(manifest, folder, data, root) == images.parent
     assert images.stat().st_mtime_ns == before
-    content = bytearray(images.read_bytes())
-    content[-1] ^= 1
-    images.write_bytes(content)
-    with pytest.raises(UserError) as caught:
-        build_cache(manifest, folder, data, root)
-    assert refused(caught, 65, images.parent)
 
 
 def test_the_slower_of_two_builders_keeps_what_the_faster_made(

@@ -191,9 +191,7 @@ def test_refuses_a_profile_of_other_work_by_file_key_and_cure(recorded: TrainedR
 
 
 @pytest.mark.slow
-def test_refuses_a_profile_that_is_missing_or_damaged(recorded: TrainedRun, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"{COMPUTE_NAME} does not exist; train 1 worker"):
-        read_compute_profile(tmp_path)
+def test_refuses_a_profile_that_is_damaged(recorded: TrainedRun, tmp_path: Path) -> None:
     for name in (COMPUTE_NAME, f"{COMPUTE_NAME}.sha256"):
         (tmp_path / name).write_bytes((recorded.folder / name).read_bytes())
     (tmp_path / COMPUTE_NAME).write_text((tmp_path / COMPUTE_NAME).read_text().replace("1", "2", 1))
@@ -202,12 +200,12 @@ def test_refuses_a_profile_that_is_missing_or_damaged(recorded: TrainedRun, tmp_
 
 
 def test_a_submission_is_refused_where_the_profile_is_missing(images: Path, tmp_path: Path) -> None:
-    config = plain_config(images, workers=1, compute=str(tmp_path / "none"))
-    with pytest.raises(UserError, match="none does not exist; train 1 worker"):
-        check_inputs([config])
-    toml = plain_config(images, workers=1, compute=str(PROFILES / "v100_lik.toml"))
-    with pytest.raises(UserError, match=r"did you mean .*v100_like"):
-        check_inputs([toml])
+    for profile, said in (
+        (tmp_path / "none", "none does not exist; train 1 worker"),
+        (PROFILES / "v100_lik.toml", "did you mean .*v100_like"),
+    ):
+        with pytest.raises(UserError, match=said):
+            check_inputs([plain_config(images, workers=1, compute=str(profile))])
 
 
 @pytest.mark.parametrize(

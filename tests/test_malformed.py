@@ -144,10 +144,3 @@ def test_a_malformed_record_is_left_out_with_its_message(tmp_path: Path, case: C
     assert len(found.left_out) == 1
     assert found.study.runs["run"].tolist() == ["horovod-w02-r1"]
     assert found.study.runs["images_per_second"].tolist() == pytest.approx([150.0])
-
-
-def test_a_record_of_another_run_is_not_taken_for_this_one(tmp_path: Path) -> None:
-    write_run(tmp_path)
-    other = write_run(tmp_path, "horovod", 2) / RECORD_NAME
-    (tmp_path / SPOILT / RECORD_NAME).write_bytes(other.read_bytes())
-    assert "another configuration" in report_of(tmp_path).left_out[SPOILT]

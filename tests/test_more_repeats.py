@@ -115,14 +115,6 @@ def opened(tmp_path: Path) -> StudyFolder:
     return open_study_folder(tmp_path / "sweep", study)
 
 
-def test_a_study_ends_as_soon_as_its_intervals_are_narrow(opened: StudyFolder) -> None:
-    study = Launched(opened, [1.2, 1.2001, 1.2002])
-    assert not study.go_on()
-    assert study.folder.study.repeats == 3
-    assert "narrow enough" in study.text.getvalue()
-    assert read_history(study.folder.path).totals == []
-
-
 def test_a_noisy_study_goes_on_to_its_cap_and_says_so(opened: StudyFolder) -> None:
     study = Launched(opened, [1.0, 1.3, 1.0, 1.3, 1.0])
     assert [study.go_on() for _ in range(3)] == [True, True, False]
@@ -150,14 +142,6 @@ def test_where_runs_may_not_be_compared_a_study_goes_on_if_its_newest_repeat_may
         "after 3 repeats, no interval at 1 worker: 2 of its repeats can be compared, 3 are needed" in printed
     )
     assert ("the report lists which runs it leaves out" in printed) is not goes_on
-
-
-def test_nothing_is_decided_before_all_runs_are_complete(opened: StudyFolder) -> None:
-    study = Launched(opened, [1.0, 1.3, 1.0])
-    study.launch()
-    (opened.path / "horovod-w02-r3" / "run.jsonl").unlink()
-    assert next_block(opened, study.console) is None
-    assert study.text.getvalue() == ""
 
 
 def test_repeats_are_added_on_request_and_keep_what_is_complete(tmp_path: Path) -> None:

@@ -104,15 +104,6 @@ def test_a_startup_and_a_probe_come_once_and_before_the_epochs(
     assert any("a startup and a probe come once" in problem for problem in record.problems), record.problems
 
 
-def test_a_write_error_is_loud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unet_scaling.study.texts.time.sleep", lambda _: None)
-    writer = RecordWriter(tmp_path / "run.jsonl")
-    full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, writer._descriptor)
-    with pytest.raises(OSError, match="No space left"):
-        writer.write(END)
-
-
 def test_reads_what_was_written(tmp_path: Path) -> None:
     measured = EPOCHS[0].model_copy(update={"budget": Budget.model_validate(budget()), "cpu": [cpu()]})
     lines: list[RecordLine] = [HEADER, startup(), probe(), measured, EPOCHS[1], RESULT, END]

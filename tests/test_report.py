@@ -88,18 +88,12 @@ def config_text(content: str) -> Callable[[Path], object]:
     return lambda folder: (folder / "config.json").write_text(content)
 
 
-def torn(folder: Path) -> None:
-    path = folder / RECORD_NAME
-    path.write_bytes(path.read_bytes()[:-5])
-
-
 # What is done to the one run of native DDP, and how its reason begins or what it holds.
 LEFT_OUT: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "not started": (unrecorded, "waiting: no record yet"),
     "no end": (ended(None), "failed: no end line after 3 of 3 epochs"),
     "diverged": (ended(End(status="diverged", reason="for this test")), "diverged: diverged: for this test"),
     "stopped": (ended(End(status="stopped", reason="for this test")), "resumable: resumable: for this test"),
-    "torn": (torn, f"{RECORD_NAME}:6: the line is cut off"),
     "another configuration": (config_text(make_point(workers=2).model_dump_json()), "another configuration"),
     "no configuration": (lambda folder: (folder / "config.json").unlink(), "invalid: "),
     "an empty configuration": (config_text("{}"), "config.json: study: missing"),

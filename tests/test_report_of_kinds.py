@@ -208,13 +208,6 @@ THIRD = "script-pytorch_native-w01-r3"
 # What is written beside two runs of a script; which runs are left out, and words of the reason.
 LEFT_OUT: Mapping[str, tuple[Callable[[Path], object], set[str], str]] = {
     "another script": (differing({"script_sha256": "0" * 64}), {THIRD}, "refused: SHA-256 of the script"),
-    "another torch": (
-        differing({"versions": {"python": "3.11.7", "torch": "2.12.0"}}), {THIRD},
-        "refused: version of torch",
-    ),
-    "another transport": (
-        differing({"transport": {"backend": "nccl"}}), {THIRD}, "refused: transport of native DDP",
-    ),
     "the project's own": (
         beside_the_projects, {f"script-{NATIVE}-w01-s{n}" for n in (1, 2)}, "the project's own in",
     ),

@@ -127,7 +127,6 @@ def altered(manifest: Path) -> None:
 
 
 UNUSED: Mapping[str, tuple[Callable[[Path], None], Made, str]] = {
-    "torn": (torn, Made(), "its SHA-256 begins with"),
     "altered": (altered, Made(), "its SHA-256 begins with"),
     "not there": (Path.unlink, Made(), ""),
     "of other weights": (

@@ -42,14 +42,6 @@ def owned_by(folder: Path, seconds_ago: float = 0.0, **changes: object) -> Path:
     return path
 
 
-def test_a_free_folder_is_taken_and_left(tmp_path: Path) -> None:
-    mine = claim(tmp_path)
-    assert mine.try_to_take() == ""
-    assert (tmp_path / OWNER_NAME).stat().st_mode & 0o777 == 0o600
-    mine.release()
-    assert list(tmp_path.iterdir()) == []
-
-
 JOB = {"SLURM_JOB_ID": "77", "SLURM_RESTART_COUNT": "2"}
 
 

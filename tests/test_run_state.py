@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from tests.records import make_point, write_record, write_run
+from tests.records import write_run
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.record import RECORD_NAME
 from unet_scaling.study.run_state import Exclusion, State, run_state
@@ -28,16 +28,6 @@ def main():
 
 run_worker(main)
 """
-
-
-def test_a_record_of_another_configuration_than_the_folders_is_invalid(tmp_path: Path) -> None:
-    run = write_run(tmp_path)
-    assert run_state(run).state == "complete"
-    (run / RECORD_NAME).unlink()
-    write_record(run, make_point("horovod", 4))
-    state = run_state(run)
-    assert state.state == "invalid"
-    assert "run.jsonl is of another configuration than config.json" in state.reason
 
 
 def test_a_bus_error_has_a_sentence(tmp_path: Path) -> None:

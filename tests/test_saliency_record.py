@@ -18,19 +18,9 @@ from unet_scaling.study.saliency import (
     Saliency,
     SaliencyPhases,
 )
-from unet_scaling.study.study_file import config_path, read_config, read_study
+from unet_scaling.study.study_file import config_path, read_config
 
 EXPLAINED = {"saliency": {"method": "rise", "masks": 64}}
-STUDY = """
-workers = [1]
-repeats = 1
-[data]
-folder = "images"
-image_height = 8
-image_width = 8
-[training]
-epochs = 2
-"""
 
 
 def point(**options: Any) -> RunConfig:
@@ -86,18 +76,6 @@ def test_a_record_that_contradicts_its_maps_is_not_complete(
     assert not record.complete
     assert any(said in problem for problem in record.problems), record.problems
     assert not written(tmp_path / "late", point(), line(), late=True).complete
-
-
-def test_every_option_is_an_axis_and_a_default_changes_no_digest(tmp_path: Path) -> None:
-    digests = {
-        make_point(options=options).digest()
-        for options in ({}, {"saliency": {"masks": 500}}, EXPLAINED, {"saliency": {"masks": 9}})
-    }
-    assert len(digests) == 3
-    path = tmp_path / "maps.toml"
-    path.write_text(f'{STUDY}[saliency]\nmethod = ["rise", "sliding_window"]\nsplit = ["images", "masks"]\n')
-    found = {(config.saliency.method, config.saliency.split) for config in read_study(path).configs()}
-    assert len(found) == 4
 
 
 def test_a_study_with_maps_needs_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from analysis.__main__ import main
-from analysis.load import load_study
-from analysis.saliency import saliency_findings
 from slurm.local import launch
 from tests.explain_product import LINE_NAME, METHODS, SPLITS
 from tests.studies import give_workers, make_point, make_run, train
@@ -158,21 +154,6 @@ def undisturbed(images: Path, weights: Path, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
     assert run_program(folder, explaining(images, weights)) == 0, (folder / "output.log").read_text()
     return folder
-
-
-def test_a_run_that_trains_nothing_is_reported_by_its_maps(
-    undisturbed: Path, xaitk_maps: Maps, tmp_path: Path
-) -> None:
-    assert stored_maps(undisturbed) == xaitk_maps["rise"][:4]
-    shutil.copytree(undisturbed, tmp_path / "study" / "run")
-    main([str(tmp_path / "study")])
-    study = load_study(tmp_path / "study")
-    assert study.runs.empty
-    (row,) = saliency_findings(study).points.to_dict("records")
-    assert row["maps"] == 4
-    assert row["maps_per_second"] > 0
-    page = (tmp_path / "study" / "report" / "report.html").read_text()
-    assert page.count('<img src="data:image/png;base64,') == 4 * 4
 
 
 def finished_maps(folder: Path) -> dict[Path, int]:
