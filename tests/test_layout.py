@@ -1,5 +1,7 @@
 """Layout: who may import what, what a name stands for, how large a function is; read from the code itself."""
 
+import ast
+import difflib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -7,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.layout_rules import RULES
-from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT
+from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT, Framework
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -49,3 +51,49 @@ def test_horovod_is_the_installed_one_from_every_entry_point(entry: list[str]) -
 
 def test_nothing_at_the_root_shadows_a_package() -> None:
     assert not any((PROJECT / framework / "__init__.py").exists() for framework in ALL_FRAMEWORKS)
+
+
+SOURCES = {framework: (PROJECT / framework / "train.py").read_text() for framework in ALL_FRAMEWORKS}
+FUNCTIONS = [
+    "join_group",
+    "distribute",
+    "hold_gradients",
+    "wait_for_gradients",
+    "update",
+    "start_sum",
+    "leave_group",
+    "main",
+]
+
+
+def functions(framework: Framework) -> dict[str, ast.FunctionDef]:
+    return {
+        node.name: node for node in ast.parse(SOURCES[framework]).body if isinstance(node, ast.FunctionDef)
+    }
+
+
+def test_all_hold_the_same_functions_with_equal_signatures_docstrings_and_main() -> None:
+    native, *others = (
+        {
+            name: (ast.dump(node.args), ast.unparse(node.returns or node), ast.get_docstring(node))
+            for name, node in functions(framework).items()
+        }
+        for framework in ALL_FRAMEWORKS
+    )
+    assert list(native) == FUNCTIONS
+    assert [[*other.items()] for other in others] == [[*native.items()]] * 3
+    assert len({source[source.index("def main() -> None:") :] for source in SOURCES.values()}) == 1
+
+
+@pytest.mark.parametrize("framework", ALL_FRAMEWORKS)
+def test_stays_short_alone_in_its_folder_and_near_native_ddp(framework: Framework) -> None:
+    assert SOURCES[framework].count("\n") <= 101
+    native = SOURCES["pytorch_native"].splitlines()
+    changed = [
+        line
+        for line in difflib.unified_diff(native, SOURCES[framework].splitlines(), n=0)
+        if line[0] in "+-" and line[:3] not in ("+++", "---")
+    ]
+    assert len(changed) <= 45
+    found = [path.name for path in (PROJECT / framework).iterdir() if path.name != "__pycache__"]
+    assert found == ["train.py"]

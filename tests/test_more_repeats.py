@@ -42,7 +42,7 @@ STUDY: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _ask_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What says whether a study goes on is a program, which test_quiet.py starts; here it is called."""
+    """What says whether a study goes on is a program, which test_disturbance.py starts; here it is called."""
 
     def run(command: Sequence[str], **_: object) -> SimpleNamespace:
         monkeypatch.setattr(sys, "argv", command[2:])

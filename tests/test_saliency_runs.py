@@ -12,8 +12,8 @@ import torch
 from slurm.local import launch
 from tests.explain_product import LINE_NAME, METHODS, SPLITS
 from tests.studies import give_workers, make_point, make_run, train
-from tests.trained import TrainedRuns
-from tests.xaitk_maps import clean_images, explained_point, xaitk_map, xaitk_stack
+from tests.xaitk_maps import TRAINED_EPOCHS, clean_images, explained_point, xaitk_map, xaitk_stack
+from tests.xaitk_maps import weights as weights
 from unet_scaling.run.safe_points import STOP_AT_VARIABLE
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.errors import EXIT_RESUME
@@ -25,17 +25,11 @@ from unet_scaling.study.saliency import SCORES, Saliency, SaliencyManifest
 pytestmark = pytest.mark.slow
 
 IMAGES = 8
-TRAINED_EPOCHS = 4
 # 7 workers are more than there are images left over, batches of masks or rows to share out evenly.
 # What the wrappers add to DDP shows in one of them.
 PRODUCT = [("pytorch_native", 7), ("horovod", 3), ("accelerate", 3)]
 
 Maps = dict[str, list[bytes]]
-
-
-@pytest.fixture(scope="module")
-def weights(images: Path, trained_run: TrainedRuns) -> Path:
-    return trained_run(make_point(images, epochs=TRAINED_EPOCHS)).folder / "weights.pt"
 
 
 @pytest.fixture(scope="module")

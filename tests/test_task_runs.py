@@ -11,9 +11,7 @@ import pytest
 
 from slurm.local import launch
 from slurm.preflight import is_installed
-from tests.cluster import bring_up
 from tests.studies import make_run
-from tests.sweeps import Sweep
 from tests.task_mistakes import HIDDEN, RANK, changed
 from tests.tasks import EXAMPLES, SOMETIMES_UNUSED, example, points_config
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, WRAPPERS
@@ -35,17 +33,6 @@ IOU = re.compile(r"(?i)(?<![a-z])iou(?![a-z])")
 LATER_UNUSED = SOMETIMES_UNUSED.replace("self.passes % 2", "self.passes < 6 or places[0, 0] > 0").replace(
     "self.training and places[0, 0] > 0", "True"
 )
-TASK = """
-workers = {workers}
-repeats = 1
-[task]
-file = "my_task.py"
-options = {{ width = 4 }}
-find_unused_parameters = true
-[training]
-epochs = 2
-batch_per_worker = 2
-"""
 
 
 def learned(record: Record) -> list[object]:
@@ -121,20 +108,3 @@ def test_an_example_is_a_whole_study_outside_the_project(name: str, tmp_path: Pa
     texts = {path.name: path.read_text() for path in (tmp_path / "logs/mine/report").glob("*.[hcmjst]*")}
     assert not [name for name, text in texts.items() if IOU.search(name) or IOU.search(text)]
     assert len(texts["runs.csv"].splitlines()) == 1 + len(found)
-
-
-@pytest.mark.verify
-def test_slurm_runs_a_task_beside_its_study(tmp_path: Path) -> None:
-    (tmp_path / "my_task.py").write_text(SOMETIMES_UNUSED)
-    (tmp_path / "mine.toml").write_text(TASK.format(workers=[1, 2]))
-    with bring_up("task", "--hosts", "1", "--gpus-per-host", "2", "--cores-per-host", "2") as cluster:
-        sweep = Sweep(cluster, tmp_path, tmp_path, "mine")
-        done = sweep.submit("--wait")
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert sweep.states() == {"complete"}
-        found = records(tmp_path / "logs" / "mine")
-        assert len(found) == len(FRAMEWORKS) * 2
-        assert learned(found["horovod-w02-r1"]) == learned(found["pytorch_native-w02-r1"])
-        (tmp_path / "my_task.py").write_text(SOMETIMES_UNUSED + "\n")
-        refused = sweep.submit("--set", "repeats=2")
-    assert (refused.returncode, "task.sha256" in refused.stderr) == (EXIT_USAGE, True)

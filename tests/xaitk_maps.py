@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 from smqtk_classifier import ClassifyImage
@@ -15,6 +16,7 @@ from xaitk_saliency.impls.gen_image_classifier_blackbox_sal.rise import RISEStac
 from xaitk_saliency.impls.gen_image_classifier_blackbox_sal.slidingwindow import SlidingWindowStack
 
 from tests.studies import make_point
+from tests.trained import TrainedRuns
 from unet_scaling.data.batches import ImageData
 from unet_scaling.explain.maps import CleanImage, MapFiles, MapMaker, clean_image, explained_network
 from unet_scaling.explain.masks import MaskStore, mask_chunks, method_of
@@ -24,6 +26,14 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.options import SaliencyOptions
 from unet_scaling.study.saliency import SCORES
 from unet_scaling.training import build_model, load_task
+
+# Enough that the network predicts something on every test image.
+TRAINED_EPOCHS = 4
+
+
+@pytest.fixture(scope="module")
+def weights(images: Path, trained_run: TrainedRuns) -> Path:
+    return trained_run(make_point(images, epochs=TRAINED_EPOCHS)).folder / "weights.pt"
 
 
 class ScoredNetwork(ClassifyImage):  # type: ignore[misc]
