@@ -1,5 +1,6 @@
 """Small real studies for tests: a data folder, points on it, and launches with real workers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,15 @@ rate_scaling = "none"
 """
 # Added to it: no launch is judged as disturbed, which is then made again, by the tests that run beside it.
 UNJUDGED = 'budget = "off"\n'
+
+
+def tiny_study(
+    folder: Path, data: Path, workers: Sequence[int] = (1, 2), epochs: int = 2, more: str = ""
+) -> Path:
+    """Write a study on these images; `more` are further keys of its [training] table."""
+    path = folder / "tiny.toml"
+    path.write_text(TINY_STUDY.format(data=data, workers=[*workers], epochs=epochs) + more)
+    return path
 
 
 def make_images(folder: Path, count: int, height: int = 32, width: int = 32) -> Path:

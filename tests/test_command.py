@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.honest import Honest, write_honest
-from tests.studies import TINY_STUDY, make_images
+from tests.studies import make_images, tiny_study
 from unet_scaling.completion import completion_script
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import EXIT_MEANINGS, UserError
@@ -44,9 +44,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def study(images: Path, tmp_path: Path) -> Path:
-    path = tmp_path / "tiny.toml"
-    path.write_text(TINY_STUDY.format(data=images, workers=[1, 2], epochs=2))
-    return path
+    return tiny_study(tmp_path, images)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["profile", "--help"], ["report", "--no-such"]])

@@ -271,12 +271,6 @@ def test_wrappers_train_unused_parameters_alike(
     assert learned(other) == learned(native)
 
 
-def test_a_static_graph_has_one_pass_per_step() -> None:
-    point = plain_config(Path("/images"), accumulate=2)
-    with pytest.raises(ValueError, match=r"static_graph .* found 2"):
-        RunConfig.model_validate(point.model_dump() | {NATIVE: TUNED[NATIVE].model_dump()})
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("framework", "workers", "faults"),

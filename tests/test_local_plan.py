@@ -15,7 +15,7 @@ from rich.console import Console
 from slurm.estimate import KnownSeconds, recorded_seconds
 from slurm.local import StudyProgress, cores_per_worker
 from tests.records import write_record
-from tests.studies import TINY_STUDY, make_images, make_point, make_run
+from tests.studies import make_images, make_point, make_run, tiny_study
 from unet_scaling.study import record
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
@@ -26,10 +26,7 @@ from unet_scaling.study.study_file import read_study
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
-    data = make_images(tmp_path / "data", 12)
-    path = tmp_path / "tiny.toml"
-    path.write_text(TINY_STUDY.format(data=data, workers=[1, 2], epochs=3))
-    return path
+    return tiny_study(tmp_path, make_images(tmp_path / "data", 12), epochs=3)
 
 
 @pytest.mark.parametrize(
@@ -47,15 +44,12 @@ def study(tmp_path: Path) -> Path:
 def test_a_played_worker_has_the_cores_of_a_real_one(
     workers: list[int], training: str, cores: int, each: int, tmp_path: Path
 ) -> None:
-    path = tmp_path / "tiny.toml"
-    path.write_text(TINY_STUDY.format(data=tmp_path, workers=workers, epochs=2) + training)
+    path = tiny_study(tmp_path, tmp_path, workers, more=training)
     assert cores_per_worker(read_study(path), cores) == each
 
 
 def test_cores_that_a_study_sets_are_refused_where_the_machine_has_fewer(tmp_path: Path) -> None:
-    path = tmp_path / "tiny.toml"
-    training = "cores_per_worker = [1, 2]"
-    path.write_text(TINY_STUDY.format(data=tmp_path, workers=[1, 2], epochs=2) + training)
+    path = tiny_study(tmp_path, tmp_path, more="cores_per_worker = [1, 2]")
     assert cores_per_worker(read_study(path), 4) == 2
     with pytest.raises(UserError, match="cores_per_worker = 2 need 4 cores, this machine gives 3"):
         cores_per_worker(read_study(path), 3)

@@ -30,7 +30,6 @@ from unet_scaling.study.repeats import (
     MOST_ADAPTIVE_REPEATS,
     read_history,
 )
-from unet_scaling.study.validation import validated
 
 STUDY: dict[str, Any] = {
     "name": "sweep",
@@ -62,24 +61,6 @@ def test_until_is_a_precision_with_a_cap() -> None:
     assert plain.until.most == MOST_ADAPTIVE_REPEATS
     again = StudyConfig.model_validate(json.loads(plain.model_dump_json()))
     assert again == plain
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"repeats": "until"}, "found 'until'; allowed: a number such as 5, \"until 3 %\""),
-        (
-            {"repeats": "until 3 %, at most 2"},
-            "until.most: found 2; Input should be greater than or equal to 3",
-        ),
-        ({"repeats": "until 0 %"}, "until.half_width: found 0.0; Input should be greater than 0"),
-        ({"repeats": "until 3 %", "frameworks": ["horovod"]}, "name both frameworks"),
-    ],
-)
-def test_what_is_no_precision_is_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError) as refused:
-        validated(StudyConfig, STUDY | given, "study.toml")
-    assert said in str(refused.value)
 
 
 class Launched:

@@ -14,7 +14,7 @@ from tests.studies import make_point
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure import epoch_meter
 from unet_scaling.measure import phases as product
-from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT, BudgetMeter, Meter, StepSample, gather_budget
+from unet_scaling.measure.epoch_meter import BudgetMeter, Meter, StepSample, gather_budget
 from unet_scaling.measure.phases import NO_CLOCK, Clock, HostClock, phase_clock
 from unet_scaling.run.recorder import Recorder
 from unet_scaling.run.run_folder import RunFolder
@@ -154,14 +154,6 @@ def test_a_long_epoch_is_gathered_in_blocks_to_the_same_sums(
     budget = gather_budget(single_worker(), 0, phases, None)
     assert budget is not None
     assert budget.longest_step == LongestStep(step=3, seconds=2.06, worker=0, work_seconds=2.05)
-
-
-def test_a_budget_that_is_not_known_is_none_and_says_why() -> None:
-    network = model()
-    network.register_parameter("idle", nn.Parameter(torch.ones(1)))
-    meter, seconds = measured(network)
-    measures = meter.measures(0, seconds)
-    assert (measures.budget, measures.no_budget) == (None, NOT_EVERY_GRADIENT)
 
 
 class Broken(Meter):

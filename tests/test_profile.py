@@ -14,7 +14,7 @@ import torch
 
 from tests.data_folders import make_folder, refused
 from tests.noted_images import NotedImages
-from tests.studies import TINY_STUDY
+from tests.studies import tiny_study
 from unet_scaling.data import cache, decoding
 from unet_scaling.data.batches import to_device
 from unet_scaling.data.pixels import decode
@@ -55,9 +55,7 @@ def note_processes(subject: Subject, notes: Path) -> None:
 
 @pytest.fixture
 def study(images: Path, tmp_path: Path) -> StudyConfig:
-    path = tmp_path / "tiny.toml"
-    path.write_text(TINY_STUDY.format(workers="[1, 2]", data=images, epochs=1))
-    return read_study(path)
+    return read_study(tiny_study(tmp_path, images, epochs=1))
 
 
 @pytest.fixture
@@ -152,8 +150,7 @@ def test_a_profile_takes_a_sample_leaves_no_cache_and_fits_into_shared_memory(
 def test_the_command_prints_tables_and_advice(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "tiny.toml"
-    path.write_text(TINY_STUDY.format(workers="[1]", data=images, epochs=1))
+    path = tiny_study(tmp_path, images, [1], epochs=1)
     quick = ("--samples", 4, "--seconds", 1, "--workers-per-host", 1)
     assert run(path, "--set", "data.loading=decode", *quick, monkeypatch=monkeypatch) == 0
     printed = capsys.readouterr().out

@@ -12,7 +12,7 @@ from tests.honest import write_honest
 from tests.records import digest, make_header, make_point, make_workers, older_log, write_run
 from tests.reports import report_of, report_of_older
 from unet_scaling.study.config import FRAMEWORKS, Framework
-from unet_scaling.study.record_lines import AttemptFacts, Resumed
+from unet_scaling.study.record_lines import AttemptFacts, Resumed, WorkerFacts
 
 START = datetime(2025, 1, 31, 12, tzinfo=UTC)
 NATIVE: Framework = "pytorch_native"
@@ -36,13 +36,18 @@ def variable(**environment: str) -> dict[str, Any]:
     }
 
 
-def write(folder: Path, runs: Sequence[Run]) -> Path:
-    """Write these runs as repeats 1, 2, ... of their points, in the order of their start."""
+def moment(seconds: float) -> str:
+    """So many seconds after the first run of a study began."""
+    return f"{START + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def write(folder: Path, runs: Sequence[Run], images: int = 48) -> Path:
+    """Write these runs as repeats 1, 2, ... of their points, in the order of their start, a minute apart."""
     repeats: dict[tuple[str, int], Any] = {}
     for number, (framework, workers, header, options) in enumerate(runs):
         repeat = next(repeats.setdefault((framework, workers), itertools.count(1)))
-        started = {"started_utc": f"{START + timedelta(minutes=number):%Y-%m-%dT%H:%M:%SZ}"}
-        write_run(folder, framework, workers, repeat, options=options, header=started | dict(header))
+        about = {"started_utc": moment(60 * number)} | dict(header)
+        write_run(folder, framework, workers, repeat, options=options, header=about, images_per_epoch=images)
     return folder
 
 
@@ -58,7 +63,12 @@ def owning(cores: int) -> dict[str, Any]:
     return {"workers": make_workers(1, cores_each=cores)}
 
 
-SPREAD = [make_workers(1, host=host)[0].model_copy(update={"worker": n}) for n, host in enumerate("ab")]
+def placed(hosts: str) -> list[WorkerFacts]:
+    """As many workers as the name has letters, each on the host of its letter."""
+    workers = zip(make_workers(len(hosts)), hosts, strict=True)
+    return [each.model_copy(update={"host": host}) for each, host in workers]
+
+
 # The runs, those refused, and words of the reason.
 REFUSED: Mapping[str, tuple[Sequence[Run], set[str], Sequence[str]]] = {
     "commit": ((*NINE, run(commit="another")), {f"{NATIVE}-w01-r6"}, ("but 0123", "9 of 10")),
@@ -109,14 +119,15 @@ REFUSED: Mapping[str, tuple[Sequence[Run], set[str], Sequence[str]]] = {
     ),
     "other hosts": ((run(NATIVE, 2), run("horovod", 2, workers=make_workers(2, host="c"))), set(), ()),
     "workers on each host": (
-        (run(NATIVE, 2), run("horovod", 2, workers=SPREAD)), {"horovod-w02-r1"}, ("host: 1, 1, but 2",),
+        (run(NATIVE, 2), run("horovod", 2, workers=placed("ab"))), {"horovod-w02-r1"}, ("host: 1, 1, but 2",),
     ),
     "a shared core": (
         (run(NATIVE, 2, workers=[each.model_copy(update={"cores": [4]}) for each in make_workers(2)]),),
         {f"{NATIVE}-w02-r1"}, ("workers 0 and 1 share core 4 of host node1",),
     ),
     "equal core numbers of two hosts": (
-        (run(NATIVE, 2, workers=[each.model_copy(update={"cores": [0]}) for each in SPREAD]),), set(), (),
+        (run(NATIVE, 2, workers=[each.model_copy(update={"cores": [0]}) for each in placed("ab")]),),
+        set(), (),
     ),
     "a shared device": (
         (run(NATIVE, 2, workers=[
@@ -172,7 +183,7 @@ def in_order(runs: str, minutes: float = 1.0, images: int = 48) -> Write:
 
     def write_them(folder: Path) -> None:
         for place, name in enumerate(runs.split()):
-            started = {"started_utc": f"{START + timedelta(minutes=minutes * place):%Y-%m-%dT%H:%M:%SZ}"}
+            started = {"started_utc": moment(60 * minutes * place)}
             write_run(folder, names[name[0]], 2, int(name[1:]), images_per_epoch=images, header=started)
 
     return write_them
@@ -180,50 +191,34 @@ def in_order(runs: str, minutes: float = 1.0, images: int = 48) -> Write:
 
 def apart(seconds: int) -> Write:
     """Three pairs of runs that train for 60 s each, of which the second one starts so much later."""
-
-    def write_them(folder: Path) -> None:
-        for repeat in (1, 2, 3):
-            for place, framework in enumerate(FRAMEWORKS):
-                begin = START + timedelta(seconds=repeat + place * seconds)
-                header = {"started_utc": f"{begin:%Y-%m-%dT%H:%M:%SZ}"}
-                write_run(folder, framework, 2, repeat, images_per_epoch=1000, header=header)
-
-    return write_them
+    runs = [
+        run(framework, 2, started_utc=moment(repeat + place * seconds))
+        for repeat in (1, 2, 3)
+        for place, framework in enumerate(FRAMEWORKS)
+    ]
+    return lambda folder: write(folder, runs, images=1000)
 
 
 def at(*starts: float, shared: bool = True, **header: Any) -> Write:
     """Runs of both frameworks in turn on 2 workers that train for 6 s each, from these seconds on."""
-
-    def write_them(folder: Path) -> None:
-        for number, second in enumerate(starts):
-            workers = make_workers(2)
-            if not shared:
-                workers = [each.model_copy(update={"cores": [each.worker + 2 * number]}) for each in workers]
-            facts = {
-                "workers": workers,
-                "started_utc": f"{START + timedelta(seconds=second):%Y-%m-%dT%H:%M:%SZ}",
-            }
-            own = facts | header
-            write_run(folder, FRAMEWORKS[number % 2], 2, number // 2 + 1, images_per_epoch=100, header=own)
-
-    return write_them
+    runs = []
+    for number, second in enumerate(starts):
+        workers = make_workers(2)
+        if not shared:
+            workers = [each.model_copy(update={"cores": [each.worker + 2 * number]}) for each in workers]
+        facts = {"workers": workers, "started_utc": moment(second)}
+        runs.append(run(FRAMEWORKS[number % 2], 2, **(facts | header)))
+    return lambda folder: write(folder, runs, images=100)
 
 
 def on_hosts(native: Sequence[str], horovod: Sequence[str]) -> Write:
-    """Runs on as many workers as a name has letters, each on the host of its letter."""
-
-    def write_them(folder: Path) -> None:
-        for repeat, both in enumerate(zip(native, horovod, strict=True), start=1):
-            for place, (framework, hosts) in enumerate(zip(FRAMEWORKS, both, strict=True)):
-                started = START + timedelta(minutes=2 * repeat + place)
-                workers = [
-                    each.model_copy(update={"host": host})
-                    for each, host in zip(make_workers(len(hosts)), hosts, strict=True)
-                ]
-                header = {"workers": workers, "started_utc": f"{started:%Y-%m-%dT%H:%M:%SZ}"}
-                write_run(folder, framework, len(hosts), repeat, header=header)
-
-    return write_them
+    """Runs of both frameworks in turn, each on the hosts of its letters."""
+    runs = [
+        run(framework, len(hosts), workers=placed(hosts))
+        for pair in zip(native, horovod, strict=True)
+        for framework, hosts in zip(FRAMEWORKS, pair, strict=True)
+    ]
+    return lambda folder: write(folder, runs)
 
 
 def both(**header: Any) -> Write:
@@ -299,8 +294,7 @@ def test_what_withholds_at_a_point_leaves_other_points_alone(tmp_path: Path) -> 
         for place, framework in enumerate(FRAMEWORKS):
             for workers, hours in ((2, repeat), (4, 20 + 10 * place + repeat)):
                 speed = (112 if place == 0 else 100) * workers + 0.1 * repeat
-                started = START + timedelta(hours=hours, minutes=20 * place)
-                header = {"started_utc": f"{started:%Y-%m-%dT%H:%M:%SZ}"}
+                header = {"started_utc": moment(3600 * hours + 1200 * place)}
                 write_run(tmp_path, framework, workers, repeat, images_per_second=speed, header=header)
     found = report_of(tmp_path)
     assert found.outcomes == ["native DDP faster", "withheld"]

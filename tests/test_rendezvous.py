@@ -29,8 +29,6 @@ from unet_scaling.group.rendezvous import LEAST_AGE_SECONDS, remove_left_segment
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.options import HorovodKnobs
-from unet_scaling.study.record import shared_devices
-from unet_scaling.study.record_lines import WorkerFacts
 from unet_scaling.study.study_file import read_config
 
 Result = TypeVar("Result")
@@ -204,30 +202,6 @@ def test_the_first_worker_with_another_version_is_named_with_both(monkeypatch: p
     assert "2.13.0 on worker" in texts[0]
     assert "2.12.1 on worker" in texts[0]
     assert "driver" not in texts[0]
-
-
-def facts(worker: int, **changes: object) -> WorkerFacts:
-    fields: dict[str, object] = {
-        "worker": worker, "host": "a", "process": 1, "device": "GPU", "device_uuid": f"GPU-{worker}",
-        "cores": [0, 1], "threads": 1,
-    }  # fmt: skip
-    return WorkerFacts.model_validate(fields | changes)
-
-
-@pytest.mark.parametrize(
-    ("other", "said"),
-    [
-        ({}, []),
-        ({"device_uuid": "GPU-0"}, ["workers 0 and 1 share device GPU-0"]),
-        ({"device_uuid": "", "cores": [1, 2]}, ["workers 0 and 1 share core 1 of host a"]),
-        ({"device_uuid": "", "cores": [1, 2], "host": "b"}, []),
-    ],
-)
-def test_two_workers_on_one_gpu_or_core_of_one_host_are_named(
-    other: dict[str, object], said: list[str]
-) -> None:
-    first = {"device_uuid": ""} if other.get("device_uuid") == "" else {}
-    assert shared_devices([facts(0, **first), facts(1, **other)]) == said
 
 
 # Groups made and left in turn, as by the native twin. Without the last reference one in dozens never ends.

@@ -10,14 +10,11 @@ from slurm import preflight
 from slurm.after_run import set_disturbed_aside
 from slurm.estimate import KnownSeconds, ProbedSpeed, TimeEstimate, recorded_seconds
 from tests.records import digest, make_epochs, make_header, make_point, make_result, write_all
-from tests.saliency_records import write_explained
+from tests.saliency_records import Made, make_line, write_explained
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.record import Record, read_record, set_launch_aside
 from unet_scaling.study.record_lines import End, RecordLine
-from unet_scaling.study.saliency import (
-    Saliency,
-    SaliencyPhases,
-)
+from unet_scaling.study.saliency import Saliency
 from unet_scaling.study.study_file import config_path, read_config
 
 EXPLAINED = {"saliency": {"method": "rise", "masks": 64}}
@@ -28,16 +25,9 @@ def point(**options: Any) -> RunConfig:
 
 
 def line(**changes: Any) -> Saliency:
-    phases = SaliencyPhases(masks=0.25, forward=1.0, weighting=0.25, sum=0.25, files=0.125, other=0.125)
-    header = make_header(point())
-    final = make_result(header, make_epochs(point(), 100.0, 48), 0.8)
-    fields: dict[str, Any] = {
-        "epochs": 3, "weights_sha256": final.weights_sha256, "manifest_sha256": digest("maps"),
-        "split": "images", "configuration": {"perturber": {"n": 64}}, "images": 12, "maps": 11,
-        "maps_made_here": 11, "masks": 64, "seconds": 2.0, "worker_seconds": [2.0], "phases": [phases],
-        "peak_bytes": [2**28], "check_seconds": 0.5,
-    }  # fmt: skip
-    return Saliency(**fields | changes)
+    final = make_result(make_header(point()), make_epochs(point(), 100.0, 48), 0.8)
+    facts = {"weights_sha256": final.weights_sha256} | changes
+    return make_line(Made(images=12, without_map=(11,), changes=facts), 1, "images", digest("maps"))
 
 
 def written(folder: Path, config: RunConfig, *saliency: RecordLine, late: bool = False) -> Record:
@@ -48,13 +38,6 @@ def written(folder: Path, config: RunConfig, *saliency: RecordLine, late: bool =
     tail: list[RecordLine] = [*end, *saliency] if late else [*saliency, *end]
     write_all(folder / "run.jsonl", [header, *epochs, make_result(header, epochs, 0.8), *tail])
     return read_record(folder / "run.jsonl")
-
-
-def test_a_record_with_maps_is_complete_and_gives_them_back(tmp_path: Path) -> None:
-    record = written(tmp_path, point(), line())
-    assert record.problems == ()
-    assert record.complete
-    assert record.saliency == line()
 
 
 @pytest.mark.parametrize(

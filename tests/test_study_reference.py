@@ -83,7 +83,10 @@ def test_the_committed_page_and_schemas_are_those_of_the_models() -> None:
 
 
 @pytest.mark.parametrize(("folder", "kind"), [("studies", STUDY), ("clusters", CLUSTER)])
-def test_every_committed_file_names_its_schema_and_agrees_with_it(folder: str, kind: FileKind) -> None:
+def test_every_committed_file_names_its_schema_and_agrees_with_it(
+    folder: str, kind: FileKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORK", "/work-folder")
     paths = sorted((PROJECT / "slurm" / folder).glob("*.toml"))
     assert paths
     for path in paths:
@@ -92,6 +95,7 @@ def test_every_committed_file_names_its_schema_and_agrees_with_it(folder: str, k
         assert named, path
         assert (path.parent / named[1]).resolve() == SCHEMAS / f"{kind.name}.json"
         assert accepted_by_schema(kind, text), path
+        assert folder == "clusters" or read_study(path).configs()
 
 
 @pytest.mark.parametrize(("kind", "key"), ALL_KEYS, ids=lambda part: getattr(part, "dotted", ""))

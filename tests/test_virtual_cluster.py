@@ -19,7 +19,7 @@ from tests.cluster import (
     state_folder,
     wait_until,
 )
-from tests.studies import TINY_STUDY
+from tests.studies import tiny_study
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.record import read_record
 
@@ -56,8 +56,7 @@ def test_a_study_on_this_machine_starts_inside_a_task_of_slurm(
     virtual_cluster: VirtualCluster, images: Path, tmp_path: Path
 ) -> None:
     """Where mpiexec would start its workers by a waiting srun."""
-    study = tmp_path / "tiny.toml"
-    study.write_text(TINY_STUDY.format(data=images, workers=[2], epochs=2))
+    study = tiny_study(tmp_path, images, [2])
     run = [sys.executable, "-m", "unet_scaling", "run", str(study), "--logs", str(tmp_path / "logs")]
     virtual_cluster.run("srun", "--nodes=1", "--cpus-per-task=2", *run, folder=PROJECT)
     headers = [read_record(path).header for path in tmp_path.glob("logs/tiny/*/run.jsonl")]
