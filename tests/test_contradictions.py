@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -72,15 +71,10 @@ def ended(minutes: float) -> Change:
     """A run of an hour in all that ended so long after its start."""
 
     def change(lines: Lines) -> Lines:
-        return replace(
-            lines, end=End(status="complete", ended_utc=f"{begin(lines) + timedelta(minutes=minutes)}")
-        )
+        end = pd.Timestamp(lines.header.started_utc) + timedelta(minutes=minutes)
+        return replace(lines, end=End(status="complete", ended_utc=f"{end}"))
 
     return in_turn(an_hour, change)
-
-
-def begin(lines: Lines) -> Any:
-    return pd.Timestamp(lines.header.started_utc)
 
 
 def resumed(minutes: float) -> Change:

@@ -12,7 +12,7 @@ from tests.honest import write_honest
 from tests.records import digest, make_header, make_point, make_workers, older_log, write_run
 from tests.reports import report_of, report_of_older
 from unet_scaling.study.config import FRAMEWORKS, Framework
-from unet_scaling.study.record_lines import AttemptFacts, Resumed, WorkerFacts
+from unet_scaling.study.record_lines import Resumed, WorkerFacts
 
 START = datetime(2025, 1, 31, 12, tzinfo=UTC)
 NATIVE: Framework = "pytorch_native"
@@ -148,11 +148,6 @@ def test_runs_that_differ_are_refused_naming_both_values(tmp_path: Path, case: s
     )
 
 
-def attempt(**changes: object) -> AttemptFacts:
-    """The facts of a first attempt that differs from the last one in these."""
-    return make_header(make_point(), **changes)
-
-
 @pytest.mark.parametrize(
     ("fact", "change"),
     [
@@ -163,7 +158,7 @@ def attempt(**changes: object) -> AttemptFacts:
     ],
 )  # fmt: skip
 def test_a_run_whose_attempts_differ_is_refused(tmp_path: Path, fact: str, change: dict[str, Any]) -> None:
-    resumed = run(attempt=2, resumed=Resumed(epoch=1, step=0), earlier=[attempt(**change)])
+    resumed = run(attempt=2, resumed=Resumed(epoch=1, step=0), earlier=[make_header(make_point(), **change)])
     found = report_of(write(tmp_path, (resumed, run("horovod")))).left_out
     assert list(found) == [f"{NATIVE}-w01-r1"]
     assert all(
