@@ -360,6 +360,12 @@ def test_time_and_cost_have_a_light_only_where_a_target_is_stated(tmp_path: Path
         assert tile["light"] == light
 
 
+def test_launches_that_hardly_learned_are_named_beside_the_median(tmp_path: Path) -> None:
+    both(tmp_path / "study", {1: (100, 0.8), 2: (190, [0.8, 0.47, 0.81, 0.05, 0.79])})
+    tile = report_of(tmp_path / "study").summary["answers"][0]["tiles"][1]
+    assert tile["reasons"][-1] == "2 of 5 launches scored far below the median: 0.05 and 0.47"
+
+
 def test_played_runs_that_learned_nothing_judge_no_number_of_workers(tmp_path: Path) -> None:
     ious = {1: near(0.003, deviation=0.0003), 8: near(0.003, deviation=0.0003, seed=2)}
     summary = report_of(write_all_played(tmp_path, ious)).summary

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pandas as pd
 
@@ -26,13 +26,15 @@ from analysis.findings.precision import more_repeats, repeats_for_intervals
 from analysis.findings.trust import Light, Tile, Trust, incomplete
 from analysis.options import is_knob
 from analysis.stats import RECOMMENDED_REPEATS
-from analysis.study import COMPARED, NAMES, NOT_PROVEN_EQUAL, Study
+from analysis.study import COMPARED, NAMES, NOT_PROVEN_EQUAL, POINT, Study
 from analysis.text import Row, after, capitalised, count, device_of, lines
 from unet_scaling.study.command_line import CALLED, LAUNCH_HINT
 from unet_scaling.study.config import PROJECT, Framework
 from unet_scaling.study.disturbance import MOST_DISTURBED
 
 COST_TITLE = "Time and cost"
+# A score so many margins below the median of its point is named.
+FALLEN_MARGINS = 10
 # Where 1 worker scores no more than a constant prediction.
 LEARN_FIRST = "let 1 worker learn first: look at its masks and predictions, training.learning_rate and epochs"
 
@@ -103,9 +105,22 @@ def _answer(advice: Recommendation, trust: Trust, cause: object, slower: str) ->
     return Answer(advice.options, advice.kind, line, tiles, tuple(_next_steps(advice, trust.checks, context)))
 
 
-def _tile(name: str, title: str, point: Candidate, light: Light, context: dict[str, object]) -> Tile:
-    value, detail, *reasons = lines("tiles", tile=name, point=point, **context)
+def _tile(name: str, title: str, point: Candidate, light: Light, context: dict[str, Any]) -> Tile:
+    fallen = _fallen_scores(context["study"], point) if name == "iou" else None
+    value, detail, *reasons = lines("tiles", tile=name, point=point, fallen=fallen, **context)
     return Tile(title, value, detail, light, tuple(reasons))
+
+
+def _fallen_scores(study: Study, point: Candidate) -> list[float]:
+    """Return the scores of a point's launches that lie far below their median, the lowest first.
+
+    A median does not tell of them, and an interval of it does not either: 1 of 6 may not have learned.
+    """
+    runs = study.subject.runs
+    own = runs[(runs[POINT] == [point.row[name] for name in POINT]).all(axis="columns")]
+    scores = own["iou"].dropna().sort_values()
+    fallen = scores[scores < scores.median() - FALLEN_MARGINS * study.criteria.iou_margin]
+    return [float(score) for score in fallen]
 
 
 def _speed_light(advice: Recommendation, point: Candidate) -> Light:

@@ -10,6 +10,7 @@ import difflib
 from slurm.reference import FileKind, file_kinds
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.options import CRITERIA_OF_OWN_TASK
 from unet_scaling.study.validation import Key
 
 # Of an unknown key, so many like it are named.
@@ -32,6 +33,7 @@ def command_line() -> CommandLine:
 
 def explanation(name: str) -> str:
     """Return the entry of a key, or the list of keys of a table; raises UserError for neither."""
+    name = CRITERIA_OF_OWN_TASK.get(name, name)
     entries = [_entry(kind, key) for kind, key in _all_keys() if name in (key.dotted, key.name)]
     lists = [_list(kind, name) for kind in file_kinds() if name and name in kind.tables()]
     if not entries and not lists:

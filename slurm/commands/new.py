@@ -173,9 +173,12 @@ def _study(arguments: argparse.Namespace, workers: Sequence[int], why_workers: s
     batch = LARGEST_BATCH
     if arguments.task:
         file = os.path.relpath(arguments.task, arguments.into)
-        own = [Choice("task.file", file, "relative to this file")]
+        own = [
+            Choice("task.file", file, "relative to this file"),
+            Choice("criteria.score_margin", Criteria().iou_margin, "a larger drop of the score is a loss"),
+        ]
         if arguments.option:
-            own.append(Choice("task.options", dict(arguments.option), "as asked for; a list is an axis"))
+            own.insert(1, Choice("task.options", dict(arguments.option), "as asked for; a list is an axis"))
     else:
         manifest = arguments.into / f"{arguments.name}.manifest.json"
         folder = arguments.data.expanduser()
@@ -187,6 +190,8 @@ def _study(arguments: argparse.Namespace, workers: Sequence[int], why_workers: s
         ]
     few = "independent launches of each point: at least 3 for an interval, 5 recommended"
     timed = "enough to time steps (the first warms up); to judge the score, as many as the model needs"
+    if arguments.epochs != USUAL_EPOCHS:
+        timed = "as asked for"
     return [
         Choice("frameworks", list(FRAMEWORKS), "each with every worker count"),
         Choice("workers", list(workers), why_workers),
