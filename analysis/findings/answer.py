@@ -303,8 +303,11 @@ def verdicts(study: Study, comparisons: pd.DataFrame) -> Iterator[Verdict]:
         native, horovod = (runs.loc[runs["framework"] == name, "knobs"].unique() for name in COMPARED)
         if not len(horovod) and study.wrappers:
             continue
-        if not (len(native) and len(horovod)) and set(COMPARED) <= study.names.keys():
-            yield Verdict(options, "", _unmatched(study, runs, COMPARED[bool(len(native))]))
+        missing = COMPARED[bool(len(native))]
+        # A study of one framework asks for no comparison.
+        is_wanted = study.asked is None or missing in set(study.asked["framework"])
+        if not (len(native) and len(horovod)) and set(COMPARED) <= study.names.keys() and is_wanted:
+            yield Verdict(options, "", _unmatched(study, runs, missing))
         for knobs in product(native, horovod):
             compared = " against ".join(knob for knob in knobs if knob)
             row = decided.get((options, *knobs))
