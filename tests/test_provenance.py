@@ -32,6 +32,7 @@ OF_THIS_JOB = (
     "NCCL_COMM_ID",
     "OMPI_MCA_orte_hnp_uri",
     "I_MPI_HYDRA_HOST_FILE",
+    "I_MPI_PIN_MAPPING",
     "PATH",
 )
 SECRET = (

@@ -48,7 +48,7 @@ URL_WITH_SECRET = re.compile(r"://([^/\s]*@|\S*\?)")  # of a user, or a signatur
 OF_ONE_JOB = re.compile(
     r"HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|GLOO_(RENDEZVOUS_.*|IFACE|TIMEOUT_SECONDS))"
     r"|NCCL_(COMM_ID|HOSTID|DEBUG_FILE)"
-    r"|I_MPI_(ROOT|HYDRA_.*|INFO_.*|PIN_INFO|PIN_UNIT|JOB_.*|PMI_LIBRARY)"
+    r"|I_MPI_(ROOT|HYDRA_.*|INFO_.*|PIN_(INFO|UNIT|MAPPING)|JOB_.*|PMI_LIBRARY)"
     r"|TORCH_(HOME|EXTENSIONS_DIR)|TORCH_.*_CACHE_DIR|TORCHELASTIC_.*"
     r"|(OMPI|PRTE|PMIX)_MCA_((orte_)?ess_.*|ess|plm|.*(uri|jobid|vpid|nodeid|rank|tmpdir|session|wdir|num_procs"
     r"|local_size|app_num|universe|precondition_transports|bound_at_launch|hostname|dir_prefix|port).*)"
