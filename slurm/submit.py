@@ -262,8 +262,9 @@ class Submitter:
         self._require_startable(configs)
         self._require_affordable(configs, self.folder.study.configs())
         folders = [self.folder.path / run for run in self.folder.study.run_names()]
-        before = read_submissions(folders if self.cluster.doctor else ()).values()
-        if self.cluster.doctor and not any(found and found.attempts for found in before):
+        if self.cluster.doctor and not any(
+            found and found.attempts for found in read_submissions(folders).values()
+        ):
             with optional_part("doctor = true"):
                 from slurm.doctor import require_sound_launch
             workers = max(config.workers for config in configs)

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -189,23 +189,9 @@ def test_a_mask_is_of_its_truth_as_well(run: TrainedRun, test_images: Path, tmp_
     assert not segment(segmenter, test_images, pair, output)
 
 
-@contextmanager
-def serving(run: Path, *options: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    words = [str(run), "--port", "0", *map(str, options)]
-    command = [sys.executable, "-m", "unet_scaling", "serve", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        try:
-            said = process.stdout.readline()
-            yield next(word.rstrip(":") for word in said.split() if "http://" in word), process
-        finally:
-            process.terminate()
-            process.wait()
-
-
 @pytest.fixture(scope="module")
 def address(run: TrainedRun) -> Iterator[str]:
-    with serving(run.folder, "--batch", 4, "--queue", 8) as (found, _):
+    with load.served(run.folder, "--batch", 4, "--queue", 8) as (found, _):
         yield found
 
 
@@ -305,7 +291,7 @@ def test_a_flood_is_refused_and_what_was_accepted_is_answered_after_sigterm(
     run: TrainedRun, images: Path
 ) -> None:
     whole = contents_of(images)[0]
-    with serving(run.folder, "--queue", 1) as (address, process):
+    with load.served(run.folder, "--queue", 1) as (address, process):
         accepted = sent_by_hand(address, head(len(whole)), whole[:20])
         wait_until(lambda: ask(address, whole)[0] == 429, "a full queue", 30)
         os.kill(process.pid, signal.SIGTERM)
@@ -338,7 +324,7 @@ def test_a_run_or_port_that_cannot_be_served_is_named(
     assert "; name another --port" in said
     with (
         pytest.raises(UserError, match=r"config\.json"),
-        load.served(tmp_path, 1, 0, any_depth=False),
+        load.served(tmp_path),
     ):
         pass
 

@@ -49,7 +49,7 @@ def main() -> int:
     arguments = command_line().parse_args()
     output: Path = arguments.output
     pairs = files_to_segment(arguments.images)
-    require_own_folder(output, arguments.images)
+    require_own_folder(output, arguments.images, TABLE_NAME)
     cores = len(os.sched_getaffinity(0))
     if arguments.workers > cores:
         raise UserError(f"--workers {arguments.workers}: allowed: at most {cores}, the cores of this machine")

@@ -21,9 +21,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from unet_scaling.data.folder import IMAGES_FOLDER
 from unet_scaling.data.pixels import read_bytes
-from unet_scaling.inference.masks import files_to_segment, require_own_folder
+from unet_scaling.inference.masks import files_to_segment, image_path, require_own_folder
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
 from unet_scaling.study.files import READABLE, write_atomically
 
@@ -57,16 +56,17 @@ def measure_latency(
     run: Path, images: Path, output: Path, goal_ms: float | None, *, any_depth: bool, seconds: float = SECONDS
 ) -> int:
     """Measure all settings at all rates; write the table as it grows, and name the setting for a goal."""
-    contents = [read_bytes(path) for path in _paths(images)[:_IMAGES]]
-    require_own_folder(output, images)
+    contents = [read_bytes(image_path(images, pair)) for pair in files_to_segment(images)[:_IMAGES]]
+    require_own_folder(output, images, _TABLE)
     output.mkdir(parents=True, exist_ok=True)
-    with served(run, *SERVER_SETTINGS[0], any_depth=any_depth) as address:
+    depth = ["--any-depth"] if any_depth else []
+    with served(run, "--batch", 1, *depth) as (address, _):
         capacity = saturated(address, contents, seconds)
     print(f"batches of 1, clients that never wait: {capacity:.1f} images/s; rates are shares of it")
     print("batch  wait ms  requests/s  answered  images/s  median ms  99th percentile ms")
     loads: list[Load] = []
     for batch, wait_ms in SERVER_SETTINGS:
-        with served(run, batch, wait_ms, any_depth=any_depth) as address:
+        with served(run, "--batch", batch, "--wait", wait_ms, *depth) as (address, _):
             for share in SHARES:
                 loads.append(poisson(address, contents, batch, wait_ms, share * capacity, seconds))
                 print(_row(loads[-1]), flush=True)
@@ -77,17 +77,14 @@ def measure_latency(
     return EXIT_OK
 
 
-def _paths(images: Path) -> list[Path]:
-    pairs = files_to_segment(images)
-    return [(images / IMAGES_FOLDER if pair.mask else images) / pair.image for pair in pairs]
-
-
 @contextmanager
-def served(run: Path, batch: int, wait_ms: int, *, any_depth: bool) -> Iterator[str]:
-    """Start a server on a free port, as a user would, and yield its address; end it afterwards."""
-    options = ["--port", "0", "--batch", str(batch), "--wait", str(wait_ms)]
-    options += ["--any-depth"] if any_depth else []
-    command = [sys.executable, "-m", "unet_scaling", "serve", str(run), *options]
+def served(run: Path, *options: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Start a server on a free port, as a user would; yield its address and process, and end it afterwards.
+
+    Raises UserError, with the server's words and exit code, where it does not start.
+    """
+    words = [str(run), "--port", "0", *map(str, options)]
+    command = [sys.executable, "-m", "unet_scaling", "serve", *words]
     with (
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as server,
@@ -99,7 +96,7 @@ def served(run: Path, batch: int, wait_ms: int, *, any_depth: bool) -> Iterator[
                 code = server.wait()
                 log.seek(0)
                 raise UserError(log.read().strip().removeprefix("error: "), code)
-            yield next(word.rstrip(":") for word in said.split() if word.startswith("http://"))
+            yield next(word.rstrip(":") for word in said.split() if word.startswith("http://")), server
         finally:
             server.terminate()
             server.wait()

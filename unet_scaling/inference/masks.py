@@ -35,8 +35,13 @@ def files_to_segment(folder: Path) -> list[FilePair]:
     return pairs
 
 
-def require_own_folder(output: Path, images: Path) -> None:
-    """Raise UserError where masks would come among the images, or among what a study takes for true masks."""
+def image_path(folder: Path, pair: FilePair) -> Path:
+    """Return the image of a pair that `files_to_segment` found in a folder."""
+    return (folder / IMAGES_FOLDER if pair.mask else folder) / pair.image
+
+
+def require_own_folder(output: Path, images: Path, table: str) -> None:
+    """Raise UserError where masks and table would come among images, or what a study takes for true masks."""
     own = output.resolve()
     data = images.resolve() if (images / MASKS_FOLDER).is_dir() else images.resolve().parent
     taken = {images.resolve(), data / IMAGES_FOLDER, data / MASKS_FOLDER}
@@ -46,7 +51,7 @@ def require_own_folder(output: Path, images: Path) -> None:
     if output.exists() and not output.is_dir():
         raise UserError(f"--output {output} is no folder")
     names = [path.name for path in output.iterdir()] if output.is_dir() else []
-    foreign = [name for name in sorted(names) if not name.endswith((".png", ".csv"))]
+    foreign = [name for name in sorted(names) if not name.endswith(".png") and name != table]
     if foreign:
         raise UserError(f"--output {output} holds {foreign[0]!a}; name a folder of its own")
 

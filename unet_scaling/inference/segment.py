@@ -23,7 +23,6 @@ from torch import nn
 from unet_scaling.data.batches import CropBox, ImageBatch, to_device
 from unet_scaling.data.decoding import collate, fit_pair, foreground_of
 from unet_scaling.data.folder import (
-    IMAGES_FOLDER,
     MASKS_FOLDER,
     FilePair,
     read_manifest,
@@ -39,7 +38,14 @@ from unet_scaling.data.pixels import (
 )
 from unet_scaling.group.device import start_worker
 from unet_scaling.group.identity import identify
-from unet_scaling.inference.masks import ORIGIN_KEY, files_to_segment, mask_path, packed_mask, read_mask
+from unet_scaling.inference.masks import (
+    ORIGIN_KEY,
+    files_to_segment,
+    image_path,
+    mask_path,
+    packed_mask,
+    read_mask,
+)
 from unet_scaling.run.weights import WEIGHTS_NAME, load_weights, weights_sha256
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError, run_worker
@@ -167,7 +173,7 @@ def _trained_modes(config: RunConfig, manifest_sha256: str) -> frozenset[str]:
 
 def segment(segmenter: Segmenter, folder: Path, pair: FilePair, output: Path) -> bool:
     """Write the mask of an image, unless it is there; return whether it was made."""
-    path = folder / IMAGES_FOLDER / pair.image if pair.mask else folder / pair.image
+    path = image_path(folder, pair)
     content = read_bytes(path)
     truth = read_bytes(folder / MASKS_FOLDER / pair.mask) if pair.mask else b""
     origin = segmenter.origin(content, truth)

@@ -12,7 +12,6 @@ from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.optional_parts import optional_part
 from unet_scaling.study.validation import positive
 
-EXTRA = "serve"
 _LAST_PORT = 65535
 _EPILOG = """\
 examples
@@ -32,7 +31,7 @@ def main() -> int | None:
         parser.error("--measure and --output go together")
     if arguments.goal is not None and not arguments.measure:
         parser.error("--goal is for --measure")
-    with optional_part("unet-scaling serve", EXTRA):
+    with optional_part("unet-scaling serve", "serve"):
         from unet_scaling.inference import load, server
     if arguments.measure:
         return load.measure_latency(
