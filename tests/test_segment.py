@@ -374,7 +374,8 @@ def test_batches_are_full_or_have_waited(largest: int, seconds: float, batches: 
         return found
 
     images = [image() for _ in range(6)]
-    found = asyncio.run(asked())
+    # In a thread of its own: where the browser of test_pages.py is open, this one's loop runs already.
+    found = ThreadPoolExecutor(1).submit(asyncio.run, asked()).result()
     assert network.batches[: len(batches)] == batches
     assert [int(mask[0][0, 0]) for mask in cast(list[Region], found)] == [id(each) % 256 for each in images]
 
