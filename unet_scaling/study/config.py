@@ -325,7 +325,9 @@ class StudyConfig(StrictModel):
             for framework, workers in itertools.product(self.frameworks, self.workers):
                 axes = self._axes(framework)
                 for values in itertools.product(*axes.values()):
-                    yield framework, workers, repeat, dict(zip(axes, values, strict=True))
+                    options = dict(zip(axes, values, strict=True))
+                    if not _crosses_strategies(options):
+                        yield framework, workers, repeat, options
 
     def _axes(self, framework: Framework) -> dict[OptionKey, list[Any]]:
         """Return the options that this framework's runs differ in: {(table, key): values}."""
@@ -380,6 +382,12 @@ def _run_name(framework: Framework, workers: int, repeat: int, options: Options,
             f"{len(name)} characters; allowed: {LONGEST_NAME}. Use shorter values or fewer axes"
         )
     return name
+
+
+def _crosses_strategies(options: Options) -> bool:
+    """Return whether the axes of [strategy] set two at once: each of them is a point, both are none."""
+    late = options.get(("strategy", "staleness"), 0) != 0
+    return late and options.get(("strategy", "synchronise_every"), 1) != 1
 
 
 def _plain(value: object) -> str:
