@@ -368,6 +368,8 @@ def test_a_study_that_cannot_start_leaves_no_folder(submitter: Submitter, site: 
     (Path(submitter.folder.study.data["folder"]) / "manifest.json").unlink()
     with pytest.raises(UserError, match="the images are not checked"):
         submitter.submit()
+    with pytest.raises(UserError, match="the images are not checked"):
+        slurm.commands.submit.submit_and_wait(submitter)
     assert not [path for path in submitter.folder.path.iterdir() if path.is_dir()]
 
 

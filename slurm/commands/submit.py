@@ -20,6 +20,7 @@ from unet_scaling.study.command_line import CommandLine, called
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.run_state import ACTIVE
+from unet_scaling.study.study_file import list_run_folders
 
 # Where runs wait for room in the queue: jobs of other studies may have ended.
 ROOM_LOOK_SECONDS = 300.0
@@ -113,7 +114,8 @@ def _submit_until_done(submitter: Submitter) -> None:
         except CancelledError:
             raise
         except UserError:
-            wait_for_active(submitter)
+            if list_run_folders(submitter.folder.path):  # what is refused before its first run leaves none
+                wait_for_active(submitter)
             raise
         # Once each: a forced run would start anew, and repeats would be added, each time.
         forced = tuple(run for run in submitter.force if run in later)
