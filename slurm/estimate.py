@@ -79,7 +79,7 @@ def gains_without_exchange(runs: Iterable[RecordedRun]) -> Iterator[str]:
 
     A worker that shares nothing takes as long for an image as one alone; each line names the point.
     """
-    paces: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    found: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for run in runs:
         if run.record and run.state.is_complete and run.config.strategy.averages_gradients:
             timed = [epoch for epoch in run.record.epochs if not epoch.warmup]
@@ -87,17 +87,18 @@ def gains_without_exchange(runs: Iterable[RecordedRun]) -> Iterator[str]:
             alike = run.config.model_copy(update={"run": "any", "repeat": 1, "seed": 0, "workers": 1})
             if timed:
                 pace = run.config.workers * sum(epoch.seconds for epoch in timed) / images
-                of_point = paces.setdefault(alike.model_dump_json(), {}).setdefault(point_of(run.config), [])
+                of_point = found.setdefault(alike.model_dump_json(), {}).setdefault(point_of(run.config), [])
                 of_point.append((run.config.workers, pace))
-    for of_points in paces.values():
+    for of_points in found.values():
         alone = [pace for each in of_points.values() for workers, pace in each if workers == 1]
         for point, paces_of_point in of_points.items():
             own = [pace for workers, pace in paces_of_point if workers > 1]
             if own and alone:
-                gain = max(0.0, median(own) / median(alone) - 1)
+                paces = median(own), min(own), max(own)
+                gain, low, high = (100 * max(0.0, pace / median(alone) - 1) for pace in paces)
                 yield (
-                    f"{point}: about {100 * gain:.0f} % faster if nothing was lost against 1 worker, by "
-                    f"{count(len(own), 'complete run')}: a strategy may gain that at most"
+                    f"{point}: about {gain:.0f} % faster if nothing was lost against 1 worker ({low:.0f} to "
+                    f"{high:.0f} % by single runs, of {len(own)}): a strategy may gain that at most"
                 )
 
 

@@ -386,8 +386,8 @@ def _run_name(framework: Framework, workers: int, repeat: int, options: Options,
 
 def _crosses_strategies(options: Options) -> bool:
     """Return whether the axes of [strategy] set two at once: each of them is a point, both are none."""
-    late = options.get(("strategy", "staleness"), 0) != 0
-    return late and options.get(("strategy", "synchronise_every"), 1) != 1
+    is_local = options.get(("strategy", "synchronise_every"), 1) != 1
+    return is_local and bool(options.get(("strategy", "staleness"), 0))
 
 
 def _plain(value: object) -> str:
