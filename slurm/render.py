@@ -101,13 +101,15 @@ def _launcher(cluster: Cluster) -> str:
     return " ".join(map(_word, cluster.launcher_command or [cluster.launcher]))
 
 
-def doctor_script(cluster: Cluster, shape: Geometry, folder: Path, token: str, places: Places) -> str:
-    """Return the script of a job in which each worker reports into the folder, and nothing is trained."""
-    program = [str(places.python), "-m", "unet_scaling.doctor", str(_plain(folder)), str(shape.workers)]
+def program_script(
+    cluster: Cluster, shape: Geometry, program: Sequence[str], folder: Path, token: str, places: Places
+) -> str:
+    """Return the script of a job whose workers are `python PROGRAM...`, and no training."""
+    words = [str(places.python), *(str(_plain(Path(word))) for word in program)]
     return _render(
-        "doctor.jinja", cluster, shape, token, folder, places,
+        "program.jinja", cluster, shape, token, folder, places,
         launch=launch_words(cluster, shape),
-        program=shlex.join(program),
+        program=shlex.join(words),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Segment a folder of images by the network of a complete run, on this machine.
+"""Segment a folder of images by the network of a complete run, on this machine or as a job of Slurm.
 
 IMAGES is a folder of PNG, TIFF and JPEG files, or one with images/ and masks/: then the masks are scored.
 Images of any size are brought to the size that the run trained at, and masks, of 0 and 255, back to that of
@@ -11,12 +11,16 @@ import io
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from scipy import ndimage  # type: ignore[import-untyped]
 
+from slurm.cluster import read_cluster
+from slurm.commands.options import new_console
 from slurm.local import launch
+from slurm.one_job import new_job_folder, run_as_job
+from slurm.scheduler import GONE
 from unet_scaling.data.folder import FilePair
 from unet_scaling.inference.masks import (
     COUNTS_KEY,
@@ -27,21 +31,26 @@ from unet_scaling.inference.masks import (
     require_own_folder,
 )
 from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
+from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, EXIT_RESUME, UserError
 from unet_scaling.study.files import READABLE, remove_unfinished, write_atomically
 from unet_scaling.study.measurements import PixelCounts
+from unet_scaling.study.study_file import OUTPUT_NAME
 from unet_scaling.study.texts import count
 from unet_scaling.study.validation import positive
 
 _COLUMNS = ("image", "mask", "width", "height", "area_share", "objects", "iou")
+# Beside the studies, and no name of one: for the scripts and outputs of jobs.
+_JOBS_FOLDER = ".segment"
+# As `report --csv` reads it; further columns are for people.
+_SPEEDS_HEADER = "workers,throughput (images/s),images,seconds\n"
 _SHOWN_SECONDS = 5.0
 _EPILOG = """\
 examples
   unet-scaling segment logs/MY_STUDY/pytorch_native-w02-r1 $WORK/images --output $WORK/predicted
   unet-scaling segment logs/MY_STUDY/pytorch_native-w02-r1 $WORK/images --output $WORK/predicted --workers 2
-
-In a job of Slurm, each task of srun takes its share of the images:
-  srun .venv/bin/python -m unet_scaling.inference.segment RUN IMAGES OUTPUT
+  unet-scaling segment logs/MY_STUDY/pytorch_native-w02-r1 $WORK/images --output $WORK/predicted \\
+    --workers 8 --cluster slurm/clusters/MINE.toml --speeds $WORK/speeds.csv
+  unet-scaling report --csv $WORK/speeds.csv
 """
 
 
@@ -51,22 +60,26 @@ def main() -> int:
     pairs = files_to_segment(arguments.images)
     require_own_folder(output, arguments.images, TABLE_NAME)
     cores = len(os.sched_getaffinity(0))
-    if arguments.workers > cores:
+    if arguments.workers > cores and arguments.cluster is None:
         raise UserError(f"--workers {arguments.workers}: allowed: at most {cores}, the cores of this machine")
+    if arguments.speeds:
+        _require_table(arguments.speeds)
     output.mkdir(parents=True, exist_ok=True)
     remove_unfinished(output, "*.png")
     begin = time.time_ns()
     _make_masks(arguments, pairs, cores // arguments.workers, begin)
     seconds = (time.time_ns() - begin) / 1e9
-    made = count(_made_since(begin, output, pairs), "new mask")
+    moments = _moments(begin, output, pairs)
     rows, total = _table(output, pairs)
     write_atomically(output / TABLE_NAME, rows, READABLE)
     images = count(len(pairs), "image")
     scored = "" if total is None else f", IoU of these {images} {PixelCounts(*total).iou!r}"
     print(
-        f"{output}: {count(len(pairs), 'mask')}, {made} in {seconds:.1f} s on "
+        f"{output}: {count(len(pairs), 'mask')}, {count(len(moments), 'new mask')} in {seconds:.1f} s on "
         f"{count(arguments.workers, 'worker')}{scored}; {TABLE_NAME} has a row for each"
     )
+    if arguments.speeds:
+        _note_speed(arguments.speeds, arguments.workers, moments)
     return EXIT_OK
 
 
@@ -83,17 +96,34 @@ def _make_masks(arguments: argparse.Namespace, pairs: list[FilePair], cores: int
         nonlocal shown
         if time.monotonic() >= shown + _SHOWN_SECONDS:
             shown = time.monotonic()
-            made = _made_since(begin, arguments.output, pairs)
+            made = len(_moments(begin, arguments.output, pairs))
             pace = made / ((time.time_ns() - begin) / 1e9)
             print(f"{made} new masks of {count(len(pairs), 'image')}, {pace:.1f} images/s", flush=True)
 
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "segment.log"
-        code = launch(program, arguments.workers, log, cores, show)
-        said = log.read_text(errors="replace")
+    if arguments.cluster:
+        code, said = _through_slurm(arguments, program, pairs, show)
+    else:
+        with tempfile.TemporaryDirectory() as place:
+            log = Path(place) / "segment.log"
+            code = launch(program, arguments.workers, log, cores, show)
+            said = f"a worker ended with code {code}:\n{log.read_text(errors='replace')}"
     if code != EXIT_OK:
         errors = [line.removeprefix("error: ") for line in said.splitlines() if line.startswith("error: ")]
-        raise UserError(errors[0] if errors else f"a worker ended with code {code}:\n{said}", code)
+        raise UserError(errors[0] if errors else said, code)
+
+
+def _through_slurm(
+    arguments: argparse.Namespace, program: list[str], pairs: list[FilePair], show: Callable[[], None]
+) -> tuple[int, str]:
+    """Return an exit code, and how the job ended with all that it printed."""
+    folder = new_job_folder(arguments.run.resolve().parents[1] / _JOBS_FOLDER)
+    cluster = read_cluster(arguments.cluster)
+    ended = run_as_job(cluster, arguments.workers, program, "segment", folder, new_console(), show)
+    missing = sum(not mask_path(arguments.output, pair).exists() for pair in pairs)
+    code = EXIT_RESUME if missing or ended.state not in ("COMPLETED", GONE) else EXIT_OK
+    how = f"the job ended as {ended.state}, {missing} of {count(len(pairs), 'mask')} missing"
+    printed = (folder / OUTPUT_NAME).read_text(errors="replace")
+    return code, f"{how}; the same command goes on. It printed:\n{printed}"
 
 
 def command_line() -> CommandLine:
@@ -102,16 +132,40 @@ def command_line() -> CommandLine:
     parser.add_argument("images", type=Path, metavar="IMAGES", help="folder of images")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="for the masks")
     parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default: 1)")
+    cluster = "as a job of Slurm; all folders must be seen by its nodes"
+    parser.add_argument("--cluster", type=Path, metavar="CLUSTER.toml", help=cluster)
+    speeds = "append workers and images/s to this table, for report --csv"
+    parser.add_argument("--speeds", type=Path, metavar="FILE", help=speeds)
     any_depth = "take images of another kind or depth than the run was trained on"
     parser.add_argument("--any-depth", action="store_true", help=any_depth)
     return parser
 
 
-def _made_since(begin: int, output: Path, pairs: list[FilePair]) -> int:
-    """Return how many masks were written after this moment, in nanoseconds since 1970."""
+def _moments(begin: int, output: Path, pairs: list[FilePair]) -> list[int]:
+    """Return when masks were written since `begin`, in order; nanoseconds since 1970."""
     names = {mask_path(output, pair).name for pair in pairs}
-    written = [entry.stat().st_mtime_ns for entry in os.scandir(output) if entry.name in names]
-    return sum(moment >= begin for moment in written)
+    written = (entry.stat().st_mtime_ns for entry in os.scandir(output) if entry.name in names)
+    return sorted(moment for moment in written if moment >= begin)
+
+
+def _require_table(path: Path) -> None:
+    """Raise UserError where no table of speeds can be written, or another file stands there."""
+    if not path.parent.is_dir():
+        raise UserError(f"--speeds {path}: {path.parent} is no folder")
+    if path.exists() and not (path.is_file() and path.read_bytes().startswith(_SPEEDS_HEADER.encode())):
+        raise UserError(f"--speeds {path} is no table of earlier calls; name a new file")
+
+
+def _note_speed(path: Path, workers: int, moments: list[int]) -> None:
+    """Append the speed from the first mask on, without start-up and the first mask of each worker."""
+    images = len(moments) - workers
+    if images < 1:
+        print(f"{path}: no row, for too few masks are new; a new --output gives one")
+        return
+    seconds = (moments[-1] - moments[0]) / 1e9
+    rows = path.read_text() if path.exists() else _SPEEDS_HEADER
+    write_atomically(path, f"{rows}{workers},{images / seconds:.3f},{images},{seconds:.3f}\n", READABLE)
+    print(f"{path}: {images / seconds:.1f} images/s on {count(workers, 'worker')}, after the first masks")
 
 
 def _table(output: Path, pairs: list[FilePair]) -> tuple[str, list[int] | None]:

@@ -51,7 +51,8 @@ def require_own_folder(output: Path, images: Path, table: str) -> None:
     if output.exists() and not output.is_dir():
         raise UserError(f"--output {output} is no folder")
     names = [path.name for path in output.iterdir()] if output.is_dir() else []
-    foreign = [name for name in sorted(names) if not name.endswith(".png") and name != table]
+    known = {table, Path(table).with_suffix(".svg").name}
+    foreign = [name for name in sorted(names) if not name.endswith(".png") and name not in known]
     if foreign:
         raise UserError(f"--output {output} holds {foreign[0]!a}; name a folder of its own")
 
