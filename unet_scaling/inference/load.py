@@ -23,7 +23,7 @@ import numpy as np
 
 from unet_scaling.data.pixels import read_bytes
 from unet_scaling.inference.masks import files_to_segment, image_path, require_own_folder
-from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import READABLE, write_atomically
 
 # Largest batch, and milliseconds that a request waits for others.
@@ -54,8 +54,8 @@ class Load:
 
 def measure_latency(
     run: Path, images: Path, output: Path, goal_ms: float | None, *, any_depth: bool, seconds: float = SECONDS
-) -> int:
-    """Measure all settings at all rates; write the table as it grows, and name the setting for a goal."""
+) -> Path:
+    """Measure all settings at all rates, and name the setting for a goal; return the table, which grows."""
     contents = [read_bytes(image_path(images, pair)) for pair in files_to_segment(images)[:_IMAGES]]
     require_own_folder(output, images, _TABLE)
     output.mkdir(parents=True, exist_ok=True)
@@ -73,8 +73,7 @@ def measure_latency(
                 write_atomically(output / _TABLE, _csv(loads), READABLE)
     if goal_ms is not None:
         print(_answer(loads, goal_ms))
-    print(output / _TABLE)
-    return EXIT_OK
+    return output / _TABLE
 
 
 @contextmanager

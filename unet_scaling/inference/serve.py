@@ -6,6 +6,7 @@ several rates, with several batch sizes and waits, and what each gave is printed
 
 import argparse
 import math
+from importlib import import_module
 from pathlib import Path
 
 from unet_scaling.study.command_line import CommandLine
@@ -24,7 +25,7 @@ environment/install.sh --with serve.
 """
 
 
-def main() -> int | None:
+def main() -> None:
     parser = command_line()
     arguments = parser.parse_args()
     if (arguments.measure is None) != (arguments.output is None):
@@ -34,13 +35,17 @@ def main() -> int | None:
     with optional_part("unet-scaling serve", "serve"):
         from unet_scaling.inference import load, server
     if arguments.measure:
-        return load.measure_latency(
+        table = load.measure_latency(
             arguments.run,
             arguments.measure,
             arguments.output,
             arguments.goal,
             any_depth=arguments.any_depth,
         )
+        # By name, as the commands of unet_scaling/subcommands.py: the library does not import the analysis.
+        drawn = import_module("analysis.figures.serving").draw_latencies(table)
+        print(f"{table}, drawn in {drawn}")
+        return
     server.serve(
         arguments.run,
         arguments.host,
@@ -50,7 +55,6 @@ def main() -> int | None:
         queue=arguments.queue,
         any_depth=arguments.any_depth,
     )
-    return None
 
 
 def command_line() -> CommandLine:

@@ -70,6 +70,8 @@ class Batcher:
             regions = await self._regions([image for image, _, _ in batch])
             self.images += len(batch)
             for (_, _, future), region in zip(batch, regions, strict=True):
+                if future.cancelled():  # nobody waits for it any more
+                    continue
                 if isinstance(region, Exception):
                     future.set_exception(region)
                 else:
