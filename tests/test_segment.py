@@ -30,9 +30,12 @@ import pytest
 import torch
 from PIL import Image
 
+from analysis.csv_table import load_csv
+from analysis.figures.serving import draw_latencies
 from slurm.commands import segment as command
-from tests.cluster import wait_until
+from tests.cluster import bring_up, wait_until
 from tests.tasks import points_config
+from tests.test_cluster_doctor import HOSTS, PMI, SITE
 from tests.trained import TrainedRun, TrainedRuns, plain_config
 from unet_scaling.data.folder import find_pairs
 from unet_scaling.data.order import split
@@ -81,8 +84,11 @@ def test_the_test_images_have_the_score_of_the_record_at_any_number_of_workers(
     assert isinstance(result, Result)
     outputs = tmp_path / "one", tmp_path / "two"
     for workers, output in enumerate(outputs, start=1):
-        assert segmented(monkeypatch, run.folder, test_images, "--output", output, "--workers", workers) == 0
+        options = ("--output", output, "--workers", workers, "--speeds", tmp_path / "speeds.csv")
+        assert segmented(monkeypatch, run.folder, test_images, *options) == 0
         assert "9 masks, 9 new masks in" in capsys.readouterr().out
+    speeds = load_csv(str(tmp_path / "speeds.csv"), {}).runs
+    assert speeds[speeds["images_per_second"] > 0]["workers"].tolist() == [1, 2]
     contents = [{path.name: path.read_bytes() for path in output.iterdir()} for output in outputs]
     assert len(contents[0]) == 10
     assert contents[0] == contents[1]
@@ -97,6 +103,35 @@ def test_the_test_images_have_the_score_of_the_record_at_any_number_of_workers(
     assert f"IoU of these 9 images {result.iou!r};" in printed
     assert missing.read_bytes() == contents[1][missing.name]
     assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
+
+
+@pytest.mark.slow
+@pytest.mark.verify
+def test_a_job_of_slurm_makes_the_same_masks_and_says_what_it_cannot_read(
+    run: TrainedRun,
+    test_images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    here, there, table = tmp_path / "here", tmp_path / "there", tmp_path / "speeds.csv"
+    assert segmented(monkeypatch, run.folder, test_images, "--output", here) == 0
+    site = tmp_path / "site.toml"
+    site.write_text(SITE.format(arguments=PMI))
+    with bring_up("segment", *HOSTS) as cluster:
+        for name in set(os.environ) - set(cluster.environment):
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
+        options = ("--cluster", site, "--workers", 3, "--speeds", table)
+        assert segmented(monkeypatch, run.folder, test_images, "--output", there, *options) == 0
+        assert f"{table}: " in capsys.readouterr().out
+        assert [row["workers"] for row in csv.DictReader(table.open())] == ["3"]
+        assert all((there / path.name).read_bytes() == path.read_bytes() for path in here.iterdir())
+        deep = tmp_path / "deep"
+        deep.mkdir()
+        Image.fromarray(np.zeros((8, 8), np.uint16)).save(deep / "deep.tif")
+        with pytest.raises(UserError, match=r"deep\.tif: is grey 16 bit, the run was trained on grey 8 bit"):
+            segmented(monkeypatch, run.folder, deep, "--output", tmp_path / "no", *options)
 
 
 def test_images_of_any_size_have_masks_of_their_own(run: TrainedRun, tmp_path: Path) -> None:
@@ -170,6 +205,9 @@ def test_masks_come_into_a_folder_of_their_own(
     ):  # fmt: skip
         with pytest.raises(UserError, match=r"--output .*; name"):
             segmented(monkeypatch, run.folder, source, "--output", output)
+    for speeds in (mine, mine / "segment.log", tmp_path / "no" / "speeds.csv"):
+        with pytest.raises(UserError, match="--speeds"):
+            segmented(monkeypatch, run.folder, data, "--output", tmp_path / "out", "--speeds", speeds)
     assert before == sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
 
 
@@ -366,7 +404,9 @@ def test_batches_are_full_or_have_waited(largest: int, seconds: float, batches: 
         else:
             first, *others = (asyncio.create_task(batcher.region(each)) for each in images)
         found = await asyncio.gather(first, *others, return_exceptions=True)
-        beside = asyncio.create_task(batcher.region(images[0]))
+        gone, beside = (asyncio.create_task(batcher.region(image)) for image in images[:2])
+        await asyncio.sleep(0)
+        gone.cancel()
         with pytest.raises(UserError, match="poisoned"):
             await batcher.region(POISONED)
         await beside
@@ -391,11 +431,12 @@ def test_measured_latencies_are_written_and_answer_a_goal(
     before = psutil.Process().children()
     monkeypatch.setattr(load, "SERVER_SETTINGS", ((2, 5),))
     monkeypatch.setattr(load, "SHARES", (0.3,))
-    assert load.measure_latency(run.folder, images, tmp_path / "out", 1e6, any_depth=False, seconds=1.0) == 0
+    table = load.measure_latency(run.folder, images, tmp_path / "out", 1e6, any_depth=False, seconds=1.0)
     said = capsys.readouterr().out
     assert "99 % of the requests within 1e+06 ms: --batch 2 --wait 5, up to" in said
-    header, row = (tmp_path / "out" / "serving.csv").read_text().splitlines()
+    header, row = table.read_text().splitlines()
     values = dict(zip(header.split(","), map(float, row.split(",")), strict=True))
     assert values["answered"] == values["requests"] > 1
     assert 0 < values["median_ms"] <= values["p99_ms"]
     assert psutil.Process().children() == before
+    assert draw_latencies(table).read_text().count("batches of up to 2, wait 5 ms") == 1
