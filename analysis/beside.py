@@ -33,8 +33,8 @@ from unet_scaling.study.files import (
     write_json_with_checksum,
 )
 from unet_scaling.study.record import RECORD_NAME, attempt_records, read_record
-from unet_scaling.study.record_lines import Header
-from unet_scaling.study.saliency import SALIENCY_FOLDER, SALIENCY_MANIFEST_NAME, Saliency, SaliencyManifest
+from unet_scaling.study.record_lines import SALIENCY_FOLDER, Header, Saliency
+from unet_scaling.study.saliency import SALIENCY_MANIFEST_NAME, SaliencyManifest
 from unet_scaling.study.study_file import PING_PONG_NAME, config_path, list_run_folders, read_config
 from unet_scaling.study.validation import Digest, StrictModel
 

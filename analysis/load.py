@@ -52,7 +52,6 @@ from analysis.study import (
     run_table,
 )
 from analysis.text import count, first_of, lines
-from unet_scaling.study.command_line import LAUNCH_HINT
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.disturbance import disturbance
 from unet_scaling.study.errors import UserError
@@ -61,6 +60,7 @@ from unet_scaling.study.record import RECORD_NAME, attempt_records, disturbed_re
 from unet_scaling.study.record_lines import Header
 from unet_scaling.study.repeats import read_history, stopping_rule
 from unet_scaling.study.study_file import JOB_NAME, config_path, recorded_study
+from unet_scaling.study.texts import LAUNCH_HINT
 
 # No more than these are read by this process alone: to start others would take longer.
 RUNS_AT_ONCE = 100

@@ -29,11 +29,20 @@ from analysis.valid import impossible_values, infidelity, step_faults, too_large
 from unet_scaling.study.config import SHARED_TABLES, RunConfig
 from unet_scaling.study.disturbance import Disturbance, disturbance, helper_seconds, waiting_seconds
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.measurements import PHASE_COLUMNS, STARTUP_COLUMNS, CpuFacts
 from unet_scaling.study.record import Record, read_record
-from unet_scaling.study.record_lines import AttemptFacts, Epoch, Evaluation, Header, Provenance, Scores
+from unet_scaling.study.record_lines import (
+    PHASE_COLUMNS,
+    STARTUP_COLUMNS,
+    AttemptFacts,
+    CpuFacts,
+    Epoch,
+    Evaluation,
+    Header,
+    Provenance,
+    Saliency,
+    Scores,
+)
 from unet_scaling.study.run_state import STATE_OF_END, Exclusion, State, first_problem, recorded_run
-from unet_scaling.study.saliency import Saliency
 from unet_scaling.study.study_file import config_path, read_config
 from unet_scaling.study.validation import StrictModel
 

@@ -22,8 +22,8 @@ from analysis.points import summarise
 from analysis.stats import CONFIDENCE, NOT_NEGATIVE, SHARE, coverage, median_intervals, share_interval
 from analysis.study import NAN, POINT, Array, Explained, Study, bounded
 from analysis.text import bracketed, count, first_of, labelled, listed, percent
-from unet_scaling.study.record_lines import Header
-from unet_scaling.study.saliency import Faithfulness, Saliency, SaliencyPhases, SaliencyScore
+from unet_scaling.study.record_lines import Header, Saliency, SaliencyPhases
+from unet_scaling.study.saliency import Faithfulness, SaliencyScore
 from unet_scaling.study.texts import score_title
 
 _PHASES = tuple(SaliencyPhases.model_fields)

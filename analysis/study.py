@@ -11,12 +11,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from unet_scaling.study.config import Framework
-from unet_scaling.study.measurements import PHASE_COLUMNS, STARTUP_COLUMNS
 from unet_scaling.study.options import CRITERIA_OF_OWN_TASK, Criteria
-from unet_scaling.study.record_lines import Header, ScriptHeader
+from unet_scaling.study.record_lines import PHASE_COLUMNS, STARTUP_COLUMNS, Header, Saliency, ScriptHeader
 from unet_scaling.study.repeats import FIXED_SIGNIFICANCE, Precision
 from unet_scaling.study.run_state import Exclusion, State
-from unet_scaling.study.saliency import Saliency, SaliencyManifest
+from unet_scaling.study.saliency import SaliencyManifest
 from unet_scaling.study.texts import score_title
 
 Array = NDArray[np.float64]

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from analysis.stats import CONFIDENCE, FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import NAMES, SECONDS_PER_HOUR, Names, Study, StudyKind, bounded
-from unet_scaling.study.command_line import CALLED
+from unet_scaling.study.texts import CALLED
 from unet_scaling.study.texts import clean as clean
 from unet_scaling.study.texts import count as count
 

@@ -20,9 +20,8 @@ from analysis.options import flat_options
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.disturbance import TICK_SECONDS
 from unet_scaling.study.files import read_regular, read_verified
-from unet_scaling.study.measurements import PHASE_COLUMNS, STEPS_NAME, TOLERANCE
 from unet_scaling.study.record import RECORD_NAME, Record
-from unet_scaling.study.record_lines import Epoch, Header, Result
+from unet_scaling.study.record_lines import PHASE_COLUMNS, STEPS_NAME, TOLERANCE, Epoch, Header, Result
 from unet_scaling.study.study_file import LOG_NAME, older_log
 
 # The tables hold whole numbers in 64 bits.

@@ -41,9 +41,8 @@ from tests.records import digest, make_header, make_result, make_workers
 from tests.studies import make_run
 from unet_scaling.study.config import ALL_FRAMEWORKS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.files import write_json_with_checksum
-from unet_scaling.study.measurements import PHASE_COLUMNS, Budget, CpuFacts
 from unet_scaling.study.record import RECORD_NAME, line_with_checksum
-from unet_scaling.study.record_lines import End, Epoch, Header, Result
+from unet_scaling.study.record_lines import PHASE_COLUMNS, Budget, CpuFacts, End, Epoch, Header, Result
 from unet_scaling.study.study_file import STUDY_NAME
 from unet_scaling.training import learning_rate
 

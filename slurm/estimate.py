@@ -16,8 +16,8 @@ from unet_scaling.data.folder import read_manifest
 from unet_scaling.data.order import count_test_images
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.measurements import STARTUP_COLUMNS, Probed
 from unet_scaling.study.record import Record
+from unet_scaling.study.record_lines import STARTUP_COLUMNS, Probed
 from unet_scaling.study.run_state import RecordedRun
 from unet_scaling.study.texts import count, duration
 

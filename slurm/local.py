@@ -41,7 +41,6 @@ from slurm.processes import (
 from slurm.states import judged, study_submissions
 from slurm.study_folder import StudyFolder, in_launch_order, locked
 from unet_scaling.group.identity import CORES_VARIABLE
-from unet_scaling.study.command_line import CALLED, called
 from unet_scaling.study.config import PROGRAMS_FOLDER, RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_RESUME, UserError
 from unet_scaling.study.files import open_to_append
@@ -49,7 +48,7 @@ from unet_scaling.study.progress import STEPS_VARIABLE
 from unet_scaling.study.record import Record, set_launch_aside
 from unet_scaling.study.run_state import ACTIVE, RecordedRun, run_state
 from unet_scaling.study.study_file import JOB_NAME, OUTPUT_NAME
-from unet_scaling.study.texts import count, duration, score_title
+from unet_scaling.study.texts import CALLED, called, count, duration, score_title
 
 # Of mpiexec, and the command of a worker.
 WhileRunning = Callable[[int, Sequence[str]], None]

@@ -9,11 +9,10 @@ from slurm.cluster import Cluster, geometry
 from slurm.scheduler import RejectedError, Slurm
 from unet_scaling.data.folder import read_manifest
 from unet_scaling.data.order import count_test_images, require_enough_images
-from unet_scaling.study.command_line import called
 from unet_scaling.study.compute_profile import profile_of
 from unet_scaling.study.config import WRAPPERS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.study.texts import duration
+from unet_scaling.study.texts import called, duration
 
 FRAMEWORK_PACKAGES: dict[Framework, str] = {
     "pytorch_native": "torch",

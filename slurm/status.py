@@ -16,7 +16,6 @@ from rich.text import Text
 from slurm.scheduler import GONE, UNCLEAR, UnreachableError, is_over
 from slurm.states import RunStatus, Submission, judged, study_statuses, study_submissions
 from slurm.study_folder import is_at_work, mark_cancelled
-from unet_scaling.study.command_line import LAUNCH_HINT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record_lines import Epoch
 from unet_scaling.study.run_state import ACTIVE, RecordedRun, State, run_state
@@ -26,7 +25,7 @@ from unet_scaling.study.study_file import (
     read_config,
     recorded_study,
 )
-from unet_scaling.study.texts import clean, count
+from unet_scaling.study.texts import LAUNCH_HINT, clean, count
 
 REFRESH_SECONDS = 10
 # `cancel` looks so long for jobs that are left, or whose answer was lost: longer than one can be late.

@@ -29,7 +29,6 @@ from rich.console import Console
 
 from slurm.scheduler import Slurm, UnreachableError
 from slurm.states import judged, read_submission
-from unet_scaling.study.command_line import CALLED
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_RESUME, UserError
 from unet_scaling.study.files import open_to_append, write_atomically, write_json_with_checksum
@@ -45,6 +44,7 @@ from unet_scaling.study.study_file import (
     read_config,
     recorded_study,
 )
+from unet_scaling.study.texts import CALLED
 from unet_scaling.study.validation import flat_values
 
 # Below the folder of the study: run folders whose configuration was mended before anything was trained.

@@ -25,8 +25,7 @@ from slurm.states import (
 )
 from slurm.study_folder import Cancellation, StudyFolder, in_launch_order, locked, open_study_folder
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import EXIT_RESUME, EXIT_USAGE, UserError
-from unet_scaling.study.optional_parts import optional_part
+from unet_scaling.study.errors import EXIT_RESUME, EXIT_USAGE, UserError, optional_part
 from unet_scaling.study.record import RECORD_NAME, attempt_records, set_launch_aside, take_launch_back
 from unet_scaling.study.run_state import ACTIVE, SUBMITTABLE
 from unet_scaling.study.study_file import STUDY_NAME

@@ -8,8 +8,7 @@ from typing import Any
 from tests.records import Measured, make_point, make_workers, write_run
 from unet_scaling.measure.ping_pong import HostPair
 from unet_scaling.study.config import Framework
-from unet_scaling.study.measurements import PHASE_COLUMNS, Budget, CpuFacts, Probe
-from unet_scaling.study.record_lines import Epoch, WorkerFacts
+from unet_scaling.study.record_lines import PHASE_COLUMNS, Budget, CpuFacts, Epoch, Probe, WorkerFacts
 
 STEPS = 6
 # To average takes some time on any clock.

@@ -20,8 +20,7 @@ from unet_scaling.group.group import Group
 from unet_scaling.run.recorder import Recorder
 from unet_scaling.run.run_folder import open_run
 from unet_scaling.study.errors import run_worker
-from unet_scaling.study.record_lines import Epoch
-from unet_scaling.study.saliency import Saliency
+from unet_scaling.study.record_lines import Epoch, Saliency
 from unet_scaling.training import build_model, build_optimizer, load_task
 
 METHODS = ("rise", "sliding_window")

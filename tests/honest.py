@@ -19,18 +19,23 @@ from tests.records import digest, make_header, make_workers, write_all
 from unet_scaling.measure.epoch_meter import StepSample
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.files import write_verified
-from unet_scaling.study.measurements import (
+from unet_scaling.study.record import RECORD_NAME
+from unet_scaling.study.record_lines import (
     PHASE_COLUMNS,
     Budget,
     CpuFacts,
+    End,
+    Epoch,
+    Evaluation,
     GpuFacts,
+    Header,
     LongestStep,
     Phase,
     Probe,
+    Result,
     Startup,
+    WorkerFacts,
 )
-from unet_scaling.study.record import RECORD_NAME
-from unet_scaling.study.record_lines import End, Epoch, Evaluation, Header, Result, WorkerFacts
 from unet_scaling.study.study_file import older_log
 from unet_scaling.training import learning_rate
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from unet_scaling.group.allocator import KEEP_MEMORY
 from unet_scaling.study.config import Framework, RunConfig, StudyConfig
-from unet_scaling.study.measurements import Probe
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
 from unet_scaling.study.record_lines import (
     ComputeFacts,
     End,
     Epoch,
     Header,
+    Probe,
     Result,
     ScriptHeader,
     WorkerFacts,

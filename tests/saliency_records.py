@@ -14,17 +14,14 @@ from tests.records import digest, make_epochs, make_header, make_point, make_res
 from unet_scaling.explain.checks import overlay_png
 from unet_scaling.study.config import Framework
 from unet_scaling.study.record import RECORD_NAME
-from unet_scaling.study.record_lines import End
+from unet_scaling.study.record_lines import SALIENCY_FOLDER, End, Saliency, SaliencyPhases
 from unet_scaling.study.saliency import (
-    SALIENCY_FOLDER,
     SALIENCY_MANIFEST_NAME,
     SCORES,
     ExplainedImage,
     Faithfulness,
-    Saliency,
     SaliencyFile,
     SaliencyManifest,
-    SaliencyPhases,
     UntrainedMap,
 )
 

@@ -15,9 +15,8 @@ from typing import Any
 from tests.honest import Lines, evaluation
 from unet_scaling.study.config import Framework, RunConfig
 from unet_scaling.study.files import write_json_with_checksum
-from unet_scaling.study.measurements import PHASE_COLUMNS, CpuFacts
 from unet_scaling.study.record import RECORD_NAME, line_with_checksum, read_record
-from unet_scaling.study.record_lines import Epoch, Evaluation, Header, WorkerFacts
+from unet_scaling.study.record_lines import PHASE_COLUMNS, CpuFacts, Epoch, Evaluation, Header, WorkerFacts
 from unet_scaling.study.study_file import CONFIG_NAME, STUDY_NAME
 
 Change = Callable[[Lines], Lines]

@@ -15,8 +15,8 @@ from unet_scaling.measure.epoch_meter import StartupClock, process_age
 from unet_scaling.measure.ping_pong import PING_PONG_BYTES, choose_pairs, read_ping_pong
 from unet_scaling.study.config import FRAMEWORKS
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.measurements import PHASE_COLUMNS, STARTUP_COLUMNS, STEPS_NAME, Startup
 from unet_scaling.study.record import RECORD_NAME
+from unet_scaling.study.record_lines import PHASE_COLUMNS, STARTUP_COLUMNS, STEPS_NAME, Startup
 
 
 @pytest.fixture(scope="module", params=FRAMEWORKS)

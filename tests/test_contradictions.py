@@ -30,9 +30,8 @@ from tests.tampering import (
     workers,
 )
 from unet_scaling.study.files import write_verified
-from unet_scaling.study.measurements import PHASE_COLUMNS, STEPS_NAME
 from unet_scaling.study.record import RECORD_NAME, read_record
-from unet_scaling.study.record_lines import End, Epoch, Resumed
+from unet_scaling.study.record_lines import PHASE_COLUMNS, STEPS_NAME, End, Epoch, Resumed
 from unet_scaling.study.study_file import LOG_NAME
 
 RUN = "horovod-w02-r2"

@@ -18,7 +18,7 @@ from unet_scaling.group.watchdog import stat_seconds, thread_ids
 from unet_scaling.measure import cpu_counters as module
 from unet_scaling.measure.counters import gpu_of, open_gpu
 from unet_scaling.measure.cpu_counters import Counters, cpu_facts, read_counters
-from unet_scaling.study.measurements import CpuFacts
+from unet_scaling.study.record_lines import CpuFacts
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these facts are Linux's")
 WORK_SECONDS = 0.3

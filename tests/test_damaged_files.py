@@ -32,8 +32,8 @@ from unet_scaling.study.files import (
     write_json_with_checksum,
     write_verified,
 )
-from unet_scaling.study.measurements import STEPS_NAME
 from unet_scaling.study.record import read_record
+from unet_scaling.study.record_lines import STEPS_NAME
 from unet_scaling.study.run_state import failure_reason
 from unet_scaling.study.study_file import PING_PONG_NAME, read_config, recorded_study
 

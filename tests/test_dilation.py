@@ -51,9 +51,9 @@ from unet_scaling.study.dilation import (
     link_rate,
 )
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.measurements import CpuFacts, QuotaFacts
 from unet_scaling.study.options import HorovodKnobs
 from unet_scaling.study.record import Record, read_record
+from unet_scaling.study.record_lines import CpuFacts, QuotaFacts
 
 FOURTH = Identity(rank=3, size=14, local_rank=1, launcher="Slurm")
 

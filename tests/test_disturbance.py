@@ -26,8 +26,8 @@ from tests.evidence import evidence
 from tests.golden_studies import COMMITTED
 from tests.records import Measured, make_epochs, make_point, make_study, write_record, write_run
 from unet_scaling.study.disturbance import DISTURBED_SHARE, MOST_DISTURBED, Disturbance, disturbance
-from unet_scaling.study.measurements import LongestStep
 from unet_scaling.study.record import Record, read_record
+from unet_scaling.study.record_lines import LongestStep
 from unet_scaling.study.run_state import RecordedRun, recorded_run
 from unet_scaling.study.study_file import read_config
 

@@ -31,9 +31,9 @@ from unet_scaling.run.training_state import (
 from unet_scaling.study.config import FRAMEWORKS, WRAPPERS, Framework, RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import write_atomically
-from unet_scaling.study.measurements import STEPS_NAME
 from unet_scaling.study.options import HorovodKnobs, NativeKnobs
 from unet_scaling.study.record import Record, read_record
+from unet_scaling.study.record_lines import STEPS_NAME
 from unet_scaling.study.validation import StrictModel
 from unet_scaling.task.file_task import FileTask
 from unet_scaling.training import NonFiniteGradientGuard, build_model, build_optimizer, set_learning_rate

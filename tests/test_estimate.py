@@ -23,8 +23,8 @@ from tests.records import make_study, write_record
 from tests.studies import make_images, make_run
 from unet_scaling.study.config import StudyConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.measurements import Probed
 from unet_scaling.study.record import read_record
+from unet_scaling.study.record_lines import Probed
 
 CLUSTER = Cluster(launcher="srun", gpus_per_node=2, cores_per_worker=1, max_nodes=7, time="02:00:00")
 NOTHING = TimeEstimate(KnownSeconds())

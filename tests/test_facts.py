@@ -30,8 +30,7 @@ from tests.tampering import (
     started,
     workers,
 )
-from unet_scaling.study.measurements import GpuFacts
-from unet_scaling.study.record_lines import Epoch, Evaluation, Header, WorkerFacts
+from unet_scaling.study.record_lines import Epoch, Evaluation, GpuFacts, Header, WorkerFacts
 from unet_scaling.study.validation import StrictModel
 
 REFUSED = "refused"

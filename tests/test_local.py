@@ -23,11 +23,11 @@ from slurm.study_folder import in_launch_order
 from tests.cluster import wait_until
 from tests.studies import UNJUDGED, make_images, tiny_study
 from tests.tasks import POINTS
-from unet_scaling.study.command_line import PASTED
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.record import read_record
 from unet_scaling.study.study_file import read_study
+from unet_scaling.study.texts import PASTED
 
 pytestmark = pytest.mark.slow
 

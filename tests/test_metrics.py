@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchmetrics.classification import BinaryF1Score, BinaryJaccardIndex
 
-from unet_scaling.study.measurements import PixelCounts
+from unet_scaling.study.record_lines import PixelCounts
 from unet_scaling.task.unet import count_pixels, mean_image_iou
 
 

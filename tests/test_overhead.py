@@ -16,8 +16,7 @@ from tests.records import GRADIENT_BYTES, make_workers, write_run
 from tests.reports import Row, Told, report_of
 from unet_scaling.measure.ping_pong import HostPair, PingPong, write_ping_pong
 from unet_scaling.study.config import PROJECT, WRAPPERS, Framework
-from unet_scaling.study.measurements import Probe
-from unet_scaling.study.record_lines import WorkerFacts
+from unet_scaling.study.record_lines import Probe, WorkerFacts
 from unet_scaling.study.study_file import PING_PONG_NAME
 
 NATIVE: Framework = "pytorch_native"

@@ -10,8 +10,8 @@ from tests import injected
 from tests.machine import needs_a_core_each, quiet_machine, skip_where_disturbed
 from tests.studies import make_point, make_run
 from unet_scaling.study.config import FRAMEWORKS, PROJECT
-from unet_scaling.study.measurements import PHASE_COLUMNS
 from unet_scaling.study.record import RECORD_NAME, Record, read_record
+from unet_scaling.study.record_lines import PHASE_COLUMNS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timing, needs_a_core_each]
 

@@ -18,7 +18,7 @@ from unet_scaling.measure.epoch_meter import BudgetMeter, Meter, StepSample, gat
 from unet_scaling.measure.phases import NO_CLOCK, Clock, HostClock, phase_clock
 from unet_scaling.run.recorder import Recorder
 from unet_scaling.run.run_folder import RunFolder
-from unet_scaling.study.measurements import PHASE_COLUMNS, LongestStep, Phase
+from unet_scaling.study.record_lines import PHASE_COLUMNS, LongestStep, Phase
 
 NAP = 0.25  # a power of two, so that sums of naps are exact
 POINT = make_point(Path("/images"))

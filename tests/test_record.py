@@ -12,10 +12,30 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.records import make_epochs, make_header, make_point, make_result, write_all
-from unet_scaling.study.measurements import PHASE_COLUMNS, STARTUP_COLUMNS, Budget, CpuFacts, Probe, Startup
-from unet_scaling.study.older_records import DROPPED_CPU_COUNTERS, in_newest_words, older_digest
-from unet_scaling.study.record import CHECKSUM_FORMAT, Record, RecordWriter, line_with_checksum, read_record
-from unet_scaling.study.record_lines import End, Epoch, Header, RecordLine, Result, Resumed
+from unet_scaling.study.record import (
+    CHECKSUM_FORMAT,
+    DROPPED_CPU_COUNTERS,
+    Record,
+    RecordWriter,
+    in_newest_words,
+    line_with_checksum,
+    older_digest,
+    read_record,
+)
+from unet_scaling.study.record_lines import (
+    PHASE_COLUMNS,
+    STARTUP_COLUMNS,
+    Budget,
+    CpuFacts,
+    End,
+    Epoch,
+    Header,
+    Probe,
+    RecordLine,
+    Result,
+    Resumed,
+    Startup,
+)
 
 DIGEST = "0" * 64
 POINT = make_point(options={"training": {"epochs": 2}})

@@ -24,8 +24,8 @@ from unet_scaling.record.meter import NO_LENGTH, NO_MODEL, NOT_ONE_FORWARD, OTHE
 from unet_scaling.record.recording import count_samples
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.measurements import STARTUP_COLUMNS, STEPS_NAME, Startup
 from unet_scaling.study.record import RECORD_NAME, Record, line_with_checksum, read_record
+from unet_scaling.study.record_lines import STARTUP_COLUMNS, STEPS_NAME, Startup
 
 SCRIPTS = PROJECT / "tests" / "scripts"
 STUDY = "scripts"

@@ -13,8 +13,7 @@ from tests.records import digest, make_epochs, make_header, make_point, make_res
 from tests.saliency_records import Made, make_line, write_explained
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.record import Record, read_record, set_launch_aside
-from unet_scaling.study.record_lines import End, RecordLine
-from unet_scaling.study.saliency import Saliency
+from unet_scaling.study.record_lines import End, RecordLine, Saliency
 from unet_scaling.study.study_file import config_path, read_config
 
 EXPLAINED = {"saliency": {"method": "rise", "masks": 64}}

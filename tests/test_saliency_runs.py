@@ -20,7 +20,8 @@ from unet_scaling.study.errors import EXIT_RESUME
 from unet_scaling.study.files import checksum_path
 from unet_scaling.study.options import SaliencyOptions
 from unet_scaling.study.record import Record, read_record
-from unet_scaling.study.saliency import SCORES, Saliency, SaliencyManifest
+from unet_scaling.study.record_lines import Saliency
+from unet_scaling.study.saliency import SCORES, SaliencyManifest
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,9 @@ Where it goes:
 
 import shlex
 
-from unet_scaling.study.command_line import COMMAND, CommandLine
+from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.study_file import study_file_model
+from unet_scaling.study.texts import COMMAND
 from unet_scaling.study.validation import keys
 from unet_scaling.subcommands import SUBCOMMANDS, module_of
 

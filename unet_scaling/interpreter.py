@@ -1,4 +1,4 @@
-"""Refuse an interpreter that cannot run the project, with the one that can.
+"""Where the code is and of which commit; refuse an interpreter that cannot run it, with the one that can.
 
 Packages with commands call it as they are imported, before any other package. slurm.virtual does not: it
 needs the standard library only, and prepares machines that have no environment yet. Written so that older
@@ -6,6 +6,7 @@ versions of Python can read it, too.
 """
 
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 
@@ -39,3 +40,22 @@ def _way_on() -> str:
     if python.exists():
         return "use " + str(python)
     return "run " + str(CODE_FOLDER / "environment" / "install.sh") + ", then use .venv/bin/python"
+
+
+def commit(folder: Path = CODE_FOLDER) -> "tuple[str | None, bool | None]":
+    """Return the commit of the code in a folder, and whether its checkout has uncommitted changes.
+
+    None outside a git checkout; packages that pip installed may lie in one that is not theirs.
+    """
+    if not (folder / ".git").exists():
+        return None, None
+    try:
+        head = _git(folder, "rev-parse", "HEAD")
+        return head, bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.strip()

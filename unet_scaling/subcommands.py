@@ -11,10 +11,8 @@ import tomllib
 from typing import Any
 
 from unet_scaling.interpreter import CODE_FOLDER, IS_CLONE
-from unet_scaling.study.command_line import COMMAND
-from unet_scaling.study.errors import EXIT_OK, EXIT_USAGE, UserError, exit_codes_text
-from unet_scaling.study.optional_parts import optional_part
-from unet_scaling.study.texts import did_you_mean
+from unet_scaling.study.errors import EXIT_OK, EXIT_USAGE, UserError, exit_codes_text, optional_part
+from unet_scaling.study.texts import COMMAND, did_you_mean
 
 # The module of each, and what it does.
 SUBCOMMANDS = {

@@ -30,9 +30,8 @@ from unet_scaling.run.training_state import (
 )
 from unet_scaling.run.weights import load_weights
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.measurements import Phase
-from unet_scaling.study.optional_parts import optional_part
+from unet_scaling.study.errors import UserError, optional_part
+from unet_scaling.study.record_lines import Phase
 from unet_scaling.task.task import Task
 from unet_scaling.task.unet import UNetTask
 

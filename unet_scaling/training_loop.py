@@ -25,8 +25,7 @@ from unet_scaling.run.training_state import (
     state_digests,
 )
 from unet_scaling.run.weights import weights_sha256
-from unet_scaling.study.errors import EXIT_DIVERGED, UserError
-from unet_scaling.study.optional_parts import optional_part
+from unet_scaling.study.errors import EXIT_DIVERGED, UserError, optional_part
 from unet_scaling.study.progress import counted, progress
 from unet_scaling.study.record_lines import (
     MOST_PICTURES,

@@ -31,10 +31,10 @@ from analysis.options import OPERATIONAL, flat_options, labels, shown
 from analysis.stats import kept_though_disturbed
 from analysis.study import NOT_RECORDED, POINT, Score, Study
 from analysis.text import clean, count, first_of
-from unet_scaling.study.command_line import CALLED
 from unet_scaling.study.config import ALL_FRAMEWORKS, Framework
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.record_lines import Header
+from unet_scaling.study.texts import CALLED
 
 Letter = Literal["A", "B"]
 # More reasons would hide the advice; left_out.csv of the study's own report has them all.

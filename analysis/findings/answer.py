@@ -28,9 +28,9 @@ from analysis.options import is_knob
 from analysis.stats import RECOMMENDED_REPEATS
 from analysis.study import COMPARED, NAMES, NOT_PROVEN_EQUAL, POINT, Study
 from analysis.text import Row, after, capitalised, count, device_of, lines
-from unet_scaling.study.command_line import CALLED, LAUNCH_HINT
 from unet_scaling.study.config import PROJECT, Framework
 from unet_scaling.study.disturbance import MOST_DISTURBED
+from unet_scaling.study.texts import CALLED, LAUNCH_HINT
 
 COST_TITLE = "Time and cost"
 # A score so many margins below the median of its point is named.

@@ -33,7 +33,7 @@ from analysis.study import POINT, Study
 from analysis.text import count
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import UserError, run_program
-from unet_scaling.study.measurements import STARTUP_COLUMNS
+from unet_scaling.study.record_lines import STARTUP_COLUMNS
 from unet_scaling.study.repeats import Precision
 from unet_scaling.study.run_state import Exclusion
 from unet_scaling.study.study_file import recorded_study

@@ -11,10 +11,10 @@ from analysis.findings.answer import NO_CLUSTER_FILE, is_of_slurm, study_file_na
 from analysis.options import TASK_SWITCHES
 from analysis.study import NAMES, Study
 from analysis.text import clean, count, listed
-from unet_scaling.study.command_line import PASTED
 from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT, SHARED_TABLES, TASK_OPTIONS, RunConfig
 from unet_scaling.study.options import OPTION_TABLES, TaskOptions
 from unet_scaling.study.study_file import PATH_KEYS
+from unet_scaling.study.texts import PASTED
 
 # More hosts or jobs than this fill the page without saying more.
 MOST_SHOWN = 12

@@ -17,11 +17,11 @@ from slurm.estimate import gains_without_exchange
 from slurm.preflight import check_inputs, limit_text, require_images, require_throughput
 from slurm.study_folder import logs_folder, open_study_folder
 from unet_scaling.group.identity import LAUNCHERS
-from unet_scaling.study.command_line import CommandLine, called
+from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.config import PROGRAMS_FOLDER, PROJECT, RunConfig
 from unet_scaling.study.errors import EXIT_OK, UserError
 from unet_scaling.study.study_file import read_study
-from unet_scaling.study.texts import count
+from unet_scaling.study.texts import called, count
 
 # By which a task is tried, one after the other.
 TRIED_WORKERS = 2

@@ -22,12 +22,12 @@ from slurm.scheduler import Slurm, UnreachableError
 from unet_scaling.data.checking import check_folder, sample_folder
 from unet_scaling.data.folder import MANIFEST_NAME, NAMES_HELP, find_pairs, read_manifest, write_manifest
 from unet_scaling.data.order import count_test_images
-from unet_scaling.study.command_line import CommandLine, called
+from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.config import FRAMEWORKS, PLAIN_NAME, PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import Criteria, Data, Model, Training
 from unet_scaling.study.study_file import read_study
-from unet_scaling.study.texts import count
+from unet_scaling.study.texts import called, count
 from unet_scaling.study.validation import as_toml, counts, positive, setting
 
 # A batch is never suggested larger than the default.

@@ -9,11 +9,11 @@ from rich.console import Console
 from slurm.estimate import PROBE_SECONDS
 from slurm.preflight import require_known, require_throughput
 from slurm.study_folder import StudyFolder, logs_folder, open_study_folder
-from unet_scaling.study.command_line import CALLED, CommandLine, named_folder
+from unet_scaling.study.command_line import CommandLine, named_folder
 from unet_scaling.study.console import CleanConsole
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.study_file import STUDY_NAME, read_study
-from unet_scaling.study.texts import did_you_mean
+from unet_scaling.study.texts import CALLED, did_you_mean
 from unet_scaling.study.validation import add_settings, positive
 
 # Of lines that go into a file or pipe.

@@ -33,7 +33,7 @@ from unet_scaling.inference.masks import (
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, EXIT_RESUME, UserError
 from unet_scaling.study.files import READABLE, remove_unfinished, write_atomically
-from unet_scaling.study.measurements import PixelCounts
+from unet_scaling.study.record_lines import PixelCounts
 from unet_scaling.study.study_file import OUTPUT_NAME
 from unet_scaling.study.texts import count
 from unet_scaling.study.validation import positive

@@ -16,11 +16,12 @@ from slurm.render import Places
 from slurm.status import REFRESH_SECONDS, StatusRow, show_status, study_rows
 from slurm.study_folder import CancelledError, logs_folder, next_cancellation
 from slurm.submit import LaterError, Submitter
-from unet_scaling.study.command_line import CommandLine, called
+from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.run_state import ACTIVE
 from unet_scaling.study.study_file import list_run_folders
+from unet_scaling.study.texts import called
 
 # Where runs wait for room in the queue: jobs of other studies may have ended.
 ROOM_LOOK_SECONDS = 300.0

@@ -24,9 +24,8 @@ from unet_scaling.data.prefetch import Batch, Prefetcher, Source
 from unet_scaling.group.group import Group
 from unet_scaling.measure.phases import NO_CLOCK, Clock
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.measurements import Phase
 from unet_scaling.study.options import AUGMENTATION_STREAM, TRANSFORM_STREAM, Data
-from unet_scaling.study.record_lines import ComputeFacts
+from unet_scaling.study.record_lines import ComputeFacts, Phase
 
 CropBox = tuple[int, int, int, int]
 Draws = npt.NDArray[np.float64]

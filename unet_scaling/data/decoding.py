@@ -33,10 +33,10 @@ from unet_scaling.data.pixels import (
     to_image,
     to_mask_values,
 )
-from unet_scaling.study.command_line import called
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
 from unet_scaling.study.options import Data
 from unet_scaling.study.progress import map_in_order
+from unet_scaling.study.texts import called
 
 # Of the 64 of a SHA-256: enough to tell two files apart in a message.
 SHOWN_DIGEST_CHARACTERS = 12

@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
-from unet_scaling.study.command_line import called
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import READABLE, checksum_path, read_verified, write_verified
 from unet_scaling.study.options import Data
+from unet_scaling.study.texts import called
 from unet_scaling.study.validation import Digest, StrictModel
 
 IMAGES_FOLDER = "images"

@@ -34,15 +34,13 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, UserError
 from unet_scaling.study.files import read_verified, remove_unfinished, write_atomically, write_verified
 from unet_scaling.study.progress import progress
+from unet_scaling.study.record_lines import SALIENCY_FOLDER, SALIENCY_ORIGIN_NAME, SaliencyPhases
 from unet_scaling.study.saliency import (
-    SALIENCY_FOLDER,
     SALIENCY_MANIFEST_NAME,
-    SALIENCY_ORIGIN_NAME,
     SCORES,
     ExplainedImage,
     SaliencyFile,
     SaliencyManifest,
-    SaliencyPhases,
 )
 
 # How maps follow from weights. Change it with any change of the bytes of maps: a resumed run then makes its

@@ -28,13 +28,8 @@ from unet_scaling.measure.phases import synchronized_seconds
 from unet_scaling.run.recorder import Recorder
 from unet_scaling.run.weights import weights_sha256
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.saliency import (
-    SCORES,
-    ExplainedImage,
-    Saliency,
-    SaliencyManifest,
-    SaliencyPhases,
-)
+from unet_scaling.study.record_lines import Saliency, SaliencyPhases
+from unet_scaling.study.saliency import SCORES, ExplainedImage, SaliencyManifest
 
 
 def explain_run(config: RunConfig, model: nn.Module, data: RunData, group: Group, record: Recorder) -> None:

@@ -21,7 +21,7 @@ from unet_scaling.group.allocator import allocator_settings
 from unet_scaling.group.device import owned_cores
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import Identity, job_id
-from unet_scaling.study import code_version
+from unet_scaling.interpreter import commit
 from unet_scaling.study.config import WRAPPERS, RunConfig
 from unet_scaling.study.dilation import dilation, is_dilated, link_rate
 from unet_scaling.study.errors import UserError
@@ -102,10 +102,10 @@ def _mpi_library() -> str:
 
 def provenance(group: Group, workers: list[WorkerFacts], code: Path | None) -> dict[str, Any]:
     """Return the fields of `Provenance` for a header of now; `code` is the folder of the program, if any."""
-    commit, dirty = code_version.commit(code) if code else (None, None)
+    head, dirty = commit(code) if code else (None, None)
     return {
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit,
+        "commit": head,
         "dirty": dirty,
         "versions": versions(),
         "transport": group.transport,

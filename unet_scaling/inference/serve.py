@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.optional_parts import optional_part
+from unet_scaling.study.errors import optional_part
 from unet_scaling.study.validation import positive
 
 _LAST_PORT = 65535

@@ -20,7 +20,7 @@ from unet_scaling.study.compute_profile import ComputeProfile, ComputeStep
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import dilation
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.measurements import Phase
+from unet_scaling.study.record_lines import Phase
 
 # More make the spread of the steps no better known, and the file larger than 1 MB.
 MOST_RECORDED_STEPS = 500

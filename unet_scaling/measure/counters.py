@@ -20,7 +20,7 @@ from unet_scaling.measure.cpu_counters import (
     read_counters,
 )
 from unet_scaling.study.dilation import dilation
-from unet_scaling.study.measurements import CpuFacts, GpuFacts, QuotaFacts
+from unet_scaling.study.record_lines import CpuFacts, GpuFacts, QuotaFacts
 from unet_scaling.study.validation import StrictModel
 
 

@@ -16,7 +16,7 @@ from multiprocessing import active_children
 from pathlib import Path
 
 from unet_scaling.group.watchdog import TASKS, stat_seconds, thread_ids
-from unet_scaling.study.measurements import CpuFacts
+from unet_scaling.study.record_lines import CpuFacts
 
 PROCESSES = Path("/proc")
 CORES = Path("/proc/stat")

@@ -20,7 +20,8 @@ from unet_scaling.measure.counters import CounterMeter
 from unet_scaling.measure.phases import NO_CLOCK, Clock, Seconds, phase_clock, synchronized_seconds
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import dilated, is_dilated
-from unet_scaling.study.measurements import (
+from unet_scaling.study.options import STEP_SAMPLE_STREAM
+from unet_scaling.study.record_lines import (
     PHASE_COLUMNS,
     STARTUP_COLUMNS,
     Budget,
@@ -31,7 +32,6 @@ from unet_scaling.study.measurements import (
     Probe,
     Startup,
 )
-from unet_scaling.study.options import STEP_SAMPLE_STREAM
 
 # Numbers that one collective gathers at most; a longer epoch takes several.
 MOST_GATHERED = 2**20

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from unet_scaling.study.dilation import clock_seconds
-from unet_scaling.study.measurements import Phase
+from unet_scaling.study.record_lines import Phase
 
 # Marks of a step: 5 in each forward and backward pass, 4 outside them.
 MARKS_PER_PASS = 5

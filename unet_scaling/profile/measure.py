@@ -61,8 +61,8 @@ from unet_scaling.profile.findings import (
 )
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError, run_program
-from unet_scaling.study.measurements import Phase, Probed
 from unet_scaling.study.progress import progress
+from unet_scaling.study.record_lines import Phase, Probed
 from unet_scaling.training import Step, build_model, build_optimizer, load_task
 
 # Shares of the time; throughput is measured three times.

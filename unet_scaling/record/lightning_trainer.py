@@ -14,7 +14,7 @@ from torch import Tensor
 from unet_scaling.measure.phases import NO_CLOCK, Clock
 from unet_scaling.record.meter import MarkedModel, Marks
 from unet_scaling.record.recording import Recording, RunOptions, count_samples, group_of_script
-from unet_scaling.study.measurements import Phase
+from unet_scaling.study.record_lines import Phase
 
 FRAMEWORK = "lightning"
 

@@ -23,8 +23,7 @@ from unet_scaling.group.group import Group
 from unet_scaling.measure.counters import CounterMeter
 from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT, StepSample, gather_budget
 from unet_scaling.measure.phases import NO_CLOCK, Clock, PhaseClock, phase_clock, synchronized_seconds
-from unet_scaling.study.measurements import Phase
-from unet_scaling.study.record_lines import Epoch
+from unet_scaling.study.record_lines import Epoch, Phase
 
 NO_MODEL = "record.begin was given no model and optimizer, on which hooks could mark the phases"
 NO_LENGTH = "the loader has no length: give run.epoch the number of batches, steps=..."

@@ -29,9 +29,8 @@ from unet_scaling.record.meter import LoopHooks, MarkedModel, ScriptMeter
 from unet_scaling.study.config import PLAIN_NAME, PLAIN_NAME_WORDS
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import write_verified
-from unet_scaling.study.measurements import STEPS_NAME
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
-from unet_scaling.study.record_lines import End, RecordLine, ScriptHeader, WorkerFacts
+from unet_scaling.study.record_lines import STEPS_NAME, End, RecordLine, ScriptHeader, WorkerFacts
 from unet_scaling.study.study_file import STUDY_NAME, list_run_folders
 from unet_scaling.study.validation import validated
 

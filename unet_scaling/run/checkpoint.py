@@ -23,7 +23,7 @@ from unet_scaling.run.training_state import Trained, generators, set_generators
 from unet_scaling.run.weights import one_line, unpack_state
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
 from unet_scaling.study.files import checksum_path, read_verified, retry_transient, write_verified
-from unet_scaling.study.older_records import progress_in_newest_words
+from unet_scaling.study.record import progress_in_newest_words
 from unet_scaling.study.record_lines import AttemptFacts, Epoch, Evaluation, WorkerFacts
 from unet_scaling.study.study_file import CHECKPOINTS
 from unet_scaling.study.validation import StrictModel

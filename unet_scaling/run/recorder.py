@@ -43,10 +43,12 @@ from unet_scaling.study.errors import (
     UserError,
 )
 from unet_scaling.study.files import write_atomically, write_json_with_checksum, write_verified
-from unet_scaling.study.measurements import STEPS_NAME
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
 from unet_scaling.study.record_lines import (
     PICTURES_NAME,
+    SALIENCY_FOLDER,
+    SALIENCY_ORIGIN_NAME,
+    STEPS_NAME,
     End,
     Epoch,
     Evaluation,
@@ -54,9 +56,9 @@ from unet_scaling.study.record_lines import (
     Pictures,
     RecordLine,
     Resumed,
+    Saliency,
     WorkerFacts,
 )
-from unet_scaling.study.saliency import SALIENCY_FOLDER, SALIENCY_ORIGIN_NAME, Saliency
 from unet_scaling.study.study_file import LOG_NAME, older_log
 from unet_scaling.study.texts import score_title
 

@@ -38,7 +38,6 @@ from unet_scaling.run.run_claim import OWNER_NAME, RunClaim
 from unet_scaling.run.safe_points import Interruption
 from unet_scaling.run.weights import WEIGHTS_NAME
 from unet_scaling.study import errors
-from unet_scaling.study.command_line import LAUNCH_HINT
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import dilated
 from unet_scaling.study.errors import (
@@ -51,7 +50,6 @@ from unet_scaling.study.errors import (
     report_name,
 )
 from unet_scaling.study.files import remove_unfinished, write_json_with_checksum
-from unet_scaling.study.measurements import STEPS_NAME
 from unet_scaling.study.record import (
     RECORD_NAME,
     RecordWriter,
@@ -59,9 +57,9 @@ from unet_scaling.study.record import (
     read_record,
     set_record_aside,
 )
-from unet_scaling.study.record_lines import PICTURES_NAME
-from unet_scaling.study.run_state import FailureReport
+from unet_scaling.study.record_lines import PICTURES_NAME, STEPS_NAME, FailureReport
 from unet_scaling.study.study_file import CHECKPOINTS, LOG_NAME, config_path, read_config
+from unet_scaling.study.texts import LAUNCH_HINT
 
 CLAIM_POLL_SECONDS = 1.0
 # In which the other workers report the same failure, before the launcher ends them.

@@ -18,7 +18,7 @@ from unet_scaling.data.prefetch import Batch
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.phases import Clock
-from unet_scaling.study.measurements import Phase
+from unet_scaling.study.record_lines import Phase
 from unet_scaling.training import Step
 
 

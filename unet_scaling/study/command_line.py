@@ -4,31 +4,16 @@ Imported for --help and --version alone, so it needs the standard library only.
 """
 
 import argparse
-import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from unet_scaling.interpreter import IS_CLONE, PROJECT
+from unet_scaling.interpreter import PROJECT
 from unet_scaling.study.errors import exit_codes_text
-from unet_scaling.study.texts import did_you_mean
+from unet_scaling.study.texts import COMMAND, did_you_mean
 
-# What the programs are called from; the first word of sys.argv where one of its commands runs.
-COMMAND = "unet-scaling"
-PASTED = f".venv/bin/{COMMAND}" if IS_CLONE else COMMAND
-# How it was called, from wherever: a hint can be pasted where the user stands.
-CALLED = PASTED if Path.cwd() == PROJECT or not IS_CLONE else f"{PROJECT}/{PASTED}"
-if Path(sys.argv[0]).name == COMMAND:
-    CALLED = COMMAND if shutil.which(COMMAND) == sys.argv[0] else sys.argv[0]
 UNRECOGNIZED = "unrecognized arguments: "
-LAUNCH_HINT = f"{CALLED} run STUDY.toml (on Slurm: submit)"
-
-
-def called(*words: object) -> str:
-    """Return a command as it can be pasted where the user stands."""
-    return shlex.join([CALLED, *map(str, words)])
 
 
 def named_folder(study: str, logs: Path = PROJECT / "logs") -> Path:

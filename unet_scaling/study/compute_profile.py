@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import checksum_path, parse_json, read_regular, read_verified
-from unet_scaling.study.measurements import Duration
+from unet_scaling.study.record_lines import Duration
 from unet_scaling.study.validation import StrictModel, read_toml, validated
 
 COMPUTE_NAME = "compute.json"

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, median_low
 
-from unet_scaling.study.measurements import CpuFacts
 from unet_scaling.study.record import Record
-from unet_scaling.study.record_lines import Epoch, Provenance
+from unet_scaling.study.record_lines import CpuFacts, Epoch, Provenance
 
 # Of 210 launches on an ordinary machine (published_gap_* in logs/evidence) 190 lost less than 0.002 of their
 # time and all but one less than this; that one had a quarter of its core taken. What is lost below the bound

@@ -9,8 +9,8 @@ import sys
 import termios
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing import active_children
 from typing import NoReturn
 
@@ -46,6 +46,8 @@ INT_BYTES = 4
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # Of a file, or of standard output, in which a program has no bug.
 UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EBADF)
+# Optional parts are folders in them that may be taken away, imported only on request.
+OWN_PACKAGES = ("unet_scaling", "slurm", "analysis")
 
 
 class UserError(Exception):
@@ -216,3 +218,21 @@ def _require_output() -> None:
             stream.reconfigure(errors="backslashreplace")
     if is_closed:
         raise UserError("standard output is closed; send it to a file, or to /dev/null")
+
+
+@contextmanager
+def optional_part(asked_by: str, extra: str = "") -> Iterator[None]:
+    """Let the import inside name what asked for it where that is missing; UserError.
+
+    `extra` names the packages that this part needs, as environment/install.sh --with takes it.
+    """
+    try:
+        yield
+    except ImportError as error:
+        name = error.name or ""
+        if isinstance(error, ModuleNotFoundError) and name.partition(".")[0] in OWN_PACKAGES:
+            raise UserError(f"{asked_by} needs {name.replace('.', '/')}, which this checkout lacks") from None
+        if not extra:
+            raise
+        cure = f"run environment/install.sh --with {extra}"
+        raise UserError(f"{asked_by} needs {extra}, which cannot be imported ({error}); {cure}") from None

@@ -38,12 +38,14 @@ Format history
        of a study with [saliency] only: saliency in the configuration, the line `saliency`, and explained in
        `end`
 
-Older formats are read too (older_records.py).
+Lines of older formats are brought into these words as they are read (`in_newest_words`). Until format 4 the
+digest covered all but the options that came after format 1.
 
 The models of the lines are in record_lines.py.
 """
 
 import errno
+import hashlib
 import json
 import os
 import zlib
@@ -55,22 +57,25 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from unet_scaling.study.files import PRIVATE, read_regular, retry_transient
-from unet_scaling.study.measurements import Probe, Startup
-from unet_scaling.study.older_records import KEYS_OF_OLDER_LINES, in_newest_words
+from unet_scaling.study.config import WRAPPERS, RunConfig
+from unet_scaling.study.files import PRIVATE, parse_json, read_regular, retry_transient
+from unet_scaling.study.options import OPTION_TABLES
 from unet_scaling.study.record_lines import (
+    SALIENCY_FOLDER,
     End,
     Epoch,
     Evaluated,
     Evaluation,
     Header,
+    Probe,
     Provenance,
     RecordLine,
+    Saliency,
     Scores,
     ScriptHeader,
+    Startup,
     WorkerFacts,
 )
-from unet_scaling.study.saliency import SALIENCY_FOLDER, Saliency
 from unet_scaling.study.validation import StrictModel
 
 RECORD_NAME = "run.jsonl"
@@ -84,6 +89,28 @@ TaggedLine = Annotated[RecordLine, Field(discriminator="kind")]
 AnyLine = TypeVar("AnyLine", Header, ScriptHeader, Startup, Probe, Saliency, End)
 _ANY_LINE: TypeAdapter[RecordLine] = TypeAdapter(TaggedLine)
 _ALL_LINES: TypeAdapter[list[RecordLine]] = TypeAdapter(list[TaggedLine])
+# Headers up to this format name the configuration otherwise.
+NEWEST_OLDER_FORMAT = 4
+# What the digests of formats 1 to 4 left out where it had its default. No option is ever added here.
+OPTIONS_OUTSIDE_OLDER_DIGESTS = {
+    "data": (
+        "loader_workers", "augment_flips", "augment_crop", "augment_brightness", "augment_contrast",
+    ),
+    "training": (
+        "budget", "noise_scale_every", "timeout_seconds", "checkpoint_minutes", "cores_per_worker",
+        "gradient_compression", "plays",
+    ),
+    "pytorch_native": ("gradient_as_bucket_view", "static_graph"),
+    "horovod": ("yield_when_idle", "groups", "controller"),
+}  # fmt: skip
+DROPPED_CPU_COUNTERS = (
+    "training_voluntary_switches", "process_voluntary_switches", "process_involuntary_switches",
+    "minor_faults", "training_involuntary_switches", "major_faults",
+)  # fmt: skip
+# A line without any of these needs no change; looking for them is faster than parsing JSON.
+KEYS_OF_OLDER_LINES = (
+    b'"point_sha256"', b'"rehearsal_seconds"', b'"major_faults"', b'"smoothed_jaccard"', b'"repeated_epochs"',
+)  # fmt: skip
 
 
 class RecordWriter:
@@ -402,3 +429,63 @@ def different_versions(workers: list[WorkerFacts], versions_by_rank: list[dict[s
             named = [f"{by_rank[rank]} on worker {rank} ({workers[rank].host})" for rank in compared]
             sentences.append(f"{name} is {' and '.join(named)}")
     return sentences
+
+
+def in_newest_words(content: bytes) -> bytes:
+    """Return a line as it would be written now.
+
+    Raises ValueError where the configuration does not match the digest beside it.
+    """
+    return json.dumps(_newest_line(parse_json(content))).encode()
+
+
+def progress_in_newest_words(content: str) -> str:
+    """Return the progress of a checkpoint, whose epochs and results are lines of a record, likewise."""
+    if not any(key.decode() in content for key in KEYS_OF_OLDER_LINES):
+        return content
+    progress = parse_json(content)
+    for lines in ("epochs", "results"):
+        progress[lines] = [_newest_line(line) for line in progress.get(lines, [])]
+    return json.dumps(progress)
+
+
+def _newest_line(line: dict[str, Any]) -> dict[str, Any]:
+    kind = line.get("kind", "")
+    if kind == "header":
+        return _newest_header(line)
+    if kind == "startup" and "rehearsal_seconds" in line:
+        line["warm_up_step_seconds"] = line.pop("rehearsal_seconds")
+    elif kind == "epoch":
+        for counters in line.get("cpu") or []:
+            for name in DROPPED_CPU_COUNTERS:
+                counters.pop(name, None)
+    elif kind == "result":
+        line.pop("smoothed_jaccard", None)
+    return line
+
+
+def _newest_header(line: dict[str, Any]) -> dict[str, Any]:
+    if line.get("resumed"):
+        line["resumed"].pop("repeated_epochs", None)
+    if line.get("format", 0) > NEWEST_OLDER_FORMAT or "point" not in line:
+        return line
+    config = line.pop("point")
+    if older_digest(config) != line.pop("point_sha256"):
+        raise ValueError("the point was changed after the run: its SHA-256 differs")
+    return line | {"config": config, "config_sha256": RunConfig.model_validate(config).digest()}
+
+
+def older_digest(config: dict[str, Any]) -> str:
+    """Return the SHA-256 by which formats 1 to 4 knew a configuration."""
+    # No run of those days could be of a framework that was added since.
+    content = {key: value for key, value in config.items() if key not in WRAPPERS}
+    for table, options in OPTIONS_OUTSIDE_OLDER_DIGESTS.items():
+        fields = OPTION_TABLES[table].model_fields
+        if content[table] is not None:
+            content[table] = {
+                key: value
+                for key, value in content[table].items()
+                if key not in options or value != fields[key].default
+            }
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()

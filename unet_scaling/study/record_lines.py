@@ -1,23 +1,26 @@
-"""Models of the lines of the record `run.jsonl`, each refusing impossible values; and of its pictures."""
+"""Models of the lines of the record `run.jsonl` and of files beside it, each refusing impossible values.
 
+In their order: what runs, where the time of its start and epochs went, what it scored, and how it ended.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, FiniteFloat, JsonValue, NonNegativeInt, PositiveInt, model_validator
 
 from unet_scaling.study.config import Framework, RunConfig
-from unet_scaling.study.measurements import (
-    TOLERANCE,
-    Budget,
-    CpuFacts,
-    GpuFacts,
-    Probe,
-    Share,
-    Startup,
-)
 from unet_scaling.study.options import Count
-from unet_scaling.study.saliency import Saliency
 from unet_scaling.study.validation import Digest, StrictModel
 
+# A GPU's events and the processor's clock drift apart by some millionths, and count whole microseconds.
+TOLERANCE = 1e-3
+
+Duration = Annotated[FiniteFloat, Field(ge=0)]
+Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
+SALIENCY_FOLDER = "saliency"
+# Of what the maps here are: another content, and they are made again.
+SALIENCY_ORIGIN_NAME = "origin.json"
 # As the name of a column of tables, and in sentences.
 SCORE_NAME = r"^[a-z][a-z0-9_]{0,39}$"
 ScoreName = Annotated[str, Field(pattern=SCORE_NAME)]
@@ -141,6 +144,160 @@ class ScriptHeader(Provenance):
     options: dict[str, str | bool | int | FiniteFloat] = Field(description="as the script names them")
 
 
+class Phase(IntEnum):
+    """The parts of a step, in its order; each moment of a step belongs to exactly one."""
+
+    DATA_WAIT = 0
+    HOST_TO_DEVICE = 1
+    FORWARD = 2
+    BACKWARD = 3
+    SYNC = 4
+    OPTIMIZER = 5
+    REST = 6
+
+
+# Of single steps, beside the record (measure/epoch_meter.py).
+STEPS_NAME = "steps.parquet"
+# Of the record and of that file.
+PHASE_COLUMNS = tuple(f"{phase.name.lower()}_seconds" for phase in Phase)
+
+
+class LongestStep(StrictModel):
+    """The step of an epoch in which a worker took longest."""
+
+    step: NonNegativeInt = Field(description="counted from 0 in its epoch")
+    seconds: Duration = Field(description="of the worker that took longest")
+    worker: NonNegativeInt = Field(description="whose own work, all but sync, took longest in that step")
+    work_seconds: Duration = Field(description="of that worker's own work")
+
+
+class Budget(StrictModel):
+    """The phases of an epoch: for each the seconds of every worker, by rank, summed over the steps."""
+
+    data_wait_seconds: list[Duration] = Field(description="until the images of a batch are in memory")
+    host_to_device_seconds: list[Duration] = Field(description="until they are float32 on the device")
+    forward_seconds: list[Duration]
+    backward_seconds: list[Duration] = Field(description="until the worker's last gradient is ready")
+    sync_seconds: list[Duration] = Field(description="from there until all gradients are averaged")
+    optimizer_seconds: list[Duration]
+    rest_seconds: list[Duration] = Field(description="what is left of the epoch")
+    wire_seconds: Duration = Field(description="smallest sync of all workers, summed over the steps")
+    longest_step: LongestStep | None = Field(None, description="none in formats 1 to 3")
+
+    def worker_sums(self) -> list[float]:
+        """Return the seconds of all phases of each worker."""
+        return [sum(phases) for phases in zip(*self._phases(), strict=True)]
+
+    def _phases(self) -> list[list[float]]:
+        return [getattr(self, column) for column in PHASE_COLUMNS]
+
+    @model_validator(mode="after")
+    def _one_number_per_worker(self) -> Self:
+        counts = {len(numbers) for numbers in self._phases()}
+        if len(counts) != 1:
+            raise ValueError(f"the phases name different numbers of workers: {sorted(counts)}")
+        return self
+
+    @model_validator(mode="after")
+    def _wire_is_within_every_sync(self) -> Self:
+        least = min(self.sync_seconds, default=0.0)
+        if self.wire_seconds > least * (1 + TOLERANCE):
+            raise ValueError(f"wire is {self.wire_seconds} s, but a worker's sync only {least} s")
+        return self
+
+
+class QuotaFacts(StrictModel):
+    """The quota of one worker of a dilated cluster in an epoch: what it used, and how busy the machine was.
+
+    Seconds of waiting are divided by the dilation, as all durations. CPU seconds are not: a quota of a k-th
+    of a core gives as many in k seconds as the core that is stood for in one.
+    """
+
+    used_seconds: Duration = Field(description="CPU seconds of the worker and its loader processes")
+    throttled_seconds: Duration = Field(
+        description="in which the quota was used up, or with several cores that of a thread, summed over them"
+    )
+    processors: PositiveInt = Field(description="of this machine that the worker may run on")
+    idle_share: Share = Field(description="of all processors of this machine")
+
+
+class CpuFacts(StrictModel):
+    """One worker's processor time and memory from the start of an epoch to its end."""
+
+    process_seconds: Duration = Field(description="CPU seconds of all threads")
+    thread_seconds: dict[str, Duration] = Field(
+        description="CPU seconds: 'training', 'communication' (threads born while joining the group), the "
+        "largest others by their names, 'other' for what is left; their sum is process_seconds"
+    )
+    training_runqueue_seconds: Duration | None = Field(description="ready to run, but without a core")
+    other_seconds: Duration | None = Field(
+        None, description="CPU seconds that the worker's cores gave to other processes, or lost to their host"
+    )
+    other_workers_seconds: Duration | None = Field(
+        None,
+        description="of these, those of other workers of the run and their loader processes, which have the "
+        "same cores; none where one of them may run on other cores too",
+    )
+    cores: PositiveInt = Field(description="that the training thread may run on")
+    peak_memory_bytes: PositiveInt | None = Field(None, description="of the process since it began")
+    frequency_mhz: Annotated[FiniteFloat, Field(gt=0)] | None = Field(description="their mean, at the end")
+    quota: QuotaFacts | None = Field(None, description="none where the cluster was not dilated")
+
+
+class GpuFacts(StrictModel):
+    """One worker's GPU, as its driver counts; none where the driver does not say."""
+
+    utilization: Share | None = Field(description="of the driver's last sample before the epoch's end")
+    memory_bytes: NonNegativeInt | None = Field(description="in use on the device at the epoch's end")
+    power_watts: Duration | None = Field(description="at the epoch's end")
+    energy_joules: Duration | None = Field(description="of the epoch, from the device's counter")
+    power_limit_watts: Duration | None = Field(None, description="enforced; none in records without it")
+
+
+class Startup(StrictModel):
+    """The parts of the start of an attempt before its first epoch, in seconds of each worker by rank."""
+
+    kind: Literal["startup"] = "startup"
+    imports_seconds: list[Duration] = Field(description="from the start of the process to the run's folder")
+    join_seconds: list[Duration] = Field(description="until all workers had met")
+    data_seconds: list[Duration] = Field(description="until the images were open; decoding them, if need be")
+    model_seconds: list[Duration] = Field(description="until model and optimizer were built and compared")
+    distribution_seconds: list[Duration] = Field(
+        description="until all had one state, a checkpoint's perhaps"
+    )
+    warm_up_step_seconds: list[Duration] = Field(
+        description="a first step without update, with its compilation"
+    )
+
+    @model_validator(mode="after")
+    def _one_number_per_worker(self) -> Self:
+        if len({len(getattr(self, column)) for column in STARTUP_COLUMNS}) != 1:
+            raise ValueError("the parts of the start name different numbers of workers")
+        return self
+
+
+STARTUP_COLUMNS = tuple(name for name in Startup.model_fields if name != "kind")
+
+
+class Probe(StrictModel):
+    """Times of the group's own all-reduce before training, by message size; of the slowest worker."""
+
+    kind: Literal["probe"] = "probe"
+    bytes: list[PositiveInt] = Field(description="of one message, ascending")
+    repeats: list[PositiveInt]
+    median_seconds: list[Annotated[FiniteFloat, Field(gt=0)]]
+    minimum_seconds: list[Annotated[FiniteFloat, Field(gt=0)]]
+
+    @model_validator(mode="after")
+    def _one_number_per_size(self) -> Self:
+        columns = (self.bytes, self.repeats, self.median_seconds, self.minimum_seconds)
+        if len({len(column) for column in columns}) != 1 or self.bytes != sorted(set(self.bytes)):
+            raise ValueError("sizes must ascend, with one number of repeats, median and minimum for each")
+        if any(low > middle for low, middle in zip(self.minimum_seconds, self.median_seconds, strict=True)):
+            raise ValueError("a minimum is above its median")
+        return self
+
+
 class Epoch(StrictModel):
     """One pass of training. The clock covers the steps only."""
 
@@ -191,6 +348,28 @@ class Evaluated(StrictModel):
     images: PositiveInt = Field(description="of the test set, or its samples, each once")
     seconds: PositiveSeconds
     weights_sha256: Digest
+
+
+@dataclass(frozen=True)
+class PixelCounts:
+    """Pixels of a test set by mask and prediction."""
+
+    true_positive: int
+    false_positive: int
+    false_negative: int
+    true_negative: int
+
+    @property
+    def iou(self) -> float | None:
+        """Return TP / (TP + FP + FN); none where neither mask nor prediction has foreground."""
+        union = self.true_positive + self.false_positive + self.false_negative
+        return self.true_positive / union if union else None
+
+    @property
+    def dice(self) -> float | None:
+        """Return 2 TP / (2 TP + FP + FN); none where neither mask nor prediction has foreground."""
+        both = 2 * self.true_positive + self.false_positive + self.false_negative
+        return 2 * self.true_positive / both if both else None
 
 
 class Result(Evaluated):
@@ -251,6 +430,70 @@ class Scores(Evaluated):
 Evaluation = Annotated[Result | Scores, Field(discriminator="kind")]
 
 
+class SaliencyPhases(StrictModel):
+    """Where the seconds of one worker went while maps were made."""
+
+    masks: Duration = Field(description="until the masks are made, once for all images")
+    forward: Duration = Field(description="loading images, masking them, forward passes and scores")
+    weighting: Duration = Field(description="adding up masks by their scores")
+    sum: Duration = Field(description="sums over the workers, with the wait for the slowest")
+    files: Duration = Field(description="writing maps")
+    other: Duration = Field(description="what is left")
+
+    def total(self) -> float:
+        """Return the seconds of all phases."""
+        return self.masks + self.forward + self.weighting + self.sum + self.files + self.other
+
+
+class Saliency(StrictModel):
+    """The saliency maps of a run. The clock covers them, and neither their overlays nor what checks them."""
+
+    kind: Literal["saliency"] = "saliency"
+    epochs: NonNegativeInt = Field(description="trained before it")
+    weights_sha256: Digest
+    manifest_sha256: Digest = Field(description="of saliency/manifest.json")
+    split: Literal["images", "masks"] = Field(description="what the workers shared out")
+    configuration: dict[str, JsonValue] = Field(
+        description="of xaitk's PerturbationOcclusion, as it names it: perturber and generator"
+    )
+    images: PositiveInt = Field(description="that were to be explained")
+    maps: NonNegativeInt = Field(description="images that have one; the prediction for the others is empty")
+    maps_made_here: NonNegativeInt = Field(description="by this attempt; fewer where it was resumed")
+    masks: PositiveInt = Field(description="of each image")
+    seconds: Duration = Field(description="of the slowest worker")
+    worker_seconds: list[Duration]
+    phases: list[SaliencyPhases] = Field(description="of each worker, by rank")
+    peak_bytes: list[PositiveInt] = Field(description="of memory that each worker held at most until then")
+    check_seconds: Duration = Field(description="for overlays, curves and untrained maps, after the clock")
+
+    @model_validator(mode="after")
+    def _counts_fit(self) -> Self:
+        if not self.maps_made_here <= self.maps <= self.images:
+            raise ValueError(
+                f"{self.maps_made_here} maps made here, {self.maps} maps, {self.images} images: each may be "
+                "at most the next"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_entry_per_worker(self) -> Self:
+        counts = {len(self.worker_seconds), len(self.phases), len(self.peak_bytes)}
+        if len(counts) != 1:
+            raise ValueError(f"worker_seconds, phases and peak_bytes are of {sorted(counts)} workers")
+        if self.seconds != max(self.worker_seconds):
+            raise ValueError(f"seconds is {self.seconds}, the slowest worker took {max(self.worker_seconds)}")
+        return self
+
+    @model_validator(mode="after")
+    def _phases_sum_to_the_seconds(self) -> Self:
+        for worker, (phases, seconds) in enumerate(zip(self.phases, self.worker_seconds, strict=True)):
+            if abs(phases.total() - seconds) > TOLERANCE * seconds:
+                raise ValueError(
+                    f"the phases of worker {worker} sum to {phases.total()} s, it took {seconds} s"
+                )
+        return self
+
+
 class End(StrictModel):
     """The end of a run. `diverged`: a loss or weight was not finite; `stopped`: in order, to be resumed."""
 
@@ -288,3 +531,26 @@ class Pictures(StrictModel):
 
     weights_sha256: Digest = Field(description="of the last evaluation")
     images: list[SamplePicture]
+
+
+class FailureReport(StrictModel):
+    """The reason why a worker of an attempt failed; `during` names the part of the program."""
+
+    attempt: int
+    worker: int
+    workers: int
+    host: str
+    utc: str
+    error: str
+    message: str
+    during: str
+    traceback: str
+
+
+class Probed(StrictModel):
+    """Steps of one worker on the machine of the probe, after one that warmed up."""
+
+    device: str = Field(description="'cpu' or the name of the GPU")
+    cores: PositiveInt = Field(description="that the worker had")
+    images_per_step: PositiveInt
+    step_seconds: list[Annotated[FiniteFloat, Field(gt=0)]] = Field(min_length=1)

@@ -12,8 +12,8 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import BUS_ERROR, UserError, WaitedTooLongError, report_name
 from unet_scaling.study.files import read_json_with_checksum, read_regular
 from unet_scaling.study.record import RECORD_NAME, Record, read_record
+from unet_scaling.study.record_lines import FailureReport
 from unet_scaling.study.study_file import CONFIG_NAME, JOB_NAME, OUTPUT_NAME, config_path, read_config
-from unet_scaling.study.validation import StrictModel
 
 State = Literal[
     "waiting",  # not started yet
@@ -155,20 +155,6 @@ def _end_of_output(folder: Path) -> bytes:
         return read_regular(folder / OUTPUT_NAME)[-OUTPUT_END_BYTES:]
     except OSError:
         return b""
-
-
-class FailureReport(StrictModel):
-    """The reason why a worker of an attempt failed; `during` names the part of the program."""
-
-    attempt: int
-    worker: int
-    workers: int
-    host: str
-    utc: str
-    error: str
-    message: str
-    during: str
-    traceback: str
 
 
 def failure_reason(folder: Path, after: int = 0) -> str:

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
-from unet_scaling.study.command_line import LAUNCH_HINT
 from unet_scaling.study.config import (
     LONGEST_NAME,
     PROJECT,
@@ -28,6 +27,7 @@ from unet_scaling.study.files import read_json_with_checksum
 from unet_scaling.study.options import BUILT_IN_TABLES, OPTION_TABLES, TASK_DATA_KEYS
 from unet_scaling.study.record_lines import Epoch, Evaluation
 from unet_scaling.study.repeats import HISTORY_KEY, PRECISION_WORDS
+from unet_scaling.study.texts import LAUNCH_HINT
 from unet_scaling.study.validation import StrictModel, fault_lines, read_toml, user_message, validated
 
 STUDY_NAME = "study.json"

@@ -1,12 +1,21 @@
-"""Write counts, durations and digests for people."""
+"""Write counts, durations, digests and commands for people.
+
+Needs the standard library only, as what --help and --version import.
+"""
 
 import difflib
 import hashlib
 import re
+import shlex
+import shutil
+import sys
 import time
 import unicodedata
 from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
 from typing import TypeVar
+
+from unet_scaling.interpreter import IS_CLONE, PROJECT
 
 # Words in the names of scores of which less is better.
 WORDS_OF_LOSSES = re.compile(
@@ -17,6 +26,14 @@ WORDS_OF_LOSSES = re.compile(
 NEAR = 0.6
 _Result = TypeVar("_Result")
 AnError = TypeVar("AnError", bound=Exception)
+# What the programs are called from; the first word of sys.argv where one of its commands runs.
+COMMAND = "unet-scaling"
+PASTED = f".venv/bin/{COMMAND}" if IS_CLONE else COMMAND
+# How it was called, from wherever: a hint can be pasted where the user stands.
+CALLED = PASTED if Path.cwd() == PROJECT or not IS_CLONE else f"{PROJECT}/{PASTED}"
+if Path(sys.argv[0]).name == COMMAND:
+    CALLED = COMMAND if shutil.which(COMMAND) == sys.argv[0] else sys.argv[0]
+LAUNCH_HINT = f"{CALLED} run STUDY.toml (on Slurm: submit)"
 
 
 def clean(text: object) -> str:
@@ -78,3 +95,8 @@ def retry(
                 announce(error, pause)
         time.sleep(pause)
     return call()
+
+
+def called(*words: object) -> str:
+    """Return a command as it can be pasted where the user stands."""
+    return shlex.join([CALLED, *map(str, words)])

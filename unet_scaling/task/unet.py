@@ -27,9 +27,8 @@ from unet_scaling.data.folder import Manifest, read_manifest
 from unet_scaling.data.order import require_enough_images, split
 from unet_scaling.group.group import Group
 from unet_scaling.model import Norm, UNet
-from unet_scaling.study.measurements import PixelCounts
-from unet_scaling.study.optional_parts import optional_part
-from unet_scaling.study.record_lines import Evaluated, Result
+from unet_scaling.study.errors import optional_part
+from unet_scaling.study.record_lines import Evaluated, PixelCounts, Result
 from unet_scaling.task.task import Task, finite_counts, require_finite
 
 # A verification that takes longer is reported.
