@@ -39,8 +39,9 @@ from unet_scaling.data.batches import ImageBatch, to_device
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.folder import write_manifest
 from unet_scaling.data.synthetic import make
-from unet_scaling.group.allocator import KEEP_MEMORY, keep_memory
 from unet_scaling.group.group import single_worker
+from unet_scaling.group.identity import KEEP_MEMORY
+from unet_scaling.group.worker import keep_memory
 from unet_scaling.measure.phases import NO_CLOCK
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.training import Step, build_model, build_optimizer, load_task

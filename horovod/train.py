@@ -10,10 +10,9 @@ from horovod.torch import SyncBatchNorm
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unet_scaling.group.device import start_worker
 from unet_scaling.group.group import Group
-from unet_scaling.group.horovod_controller import horovod_transport
-from unet_scaling.group.rendezvous import rendezvous
+from unet_scaling.group.rendezvous import horovod_transport, rendezvous
+from unet_scaling.group.worker import start_worker
 from unet_scaling.run.recorder import recording
 from unet_scaling.run.run_folder import open_run
 from unet_scaling.study.config import RunConfig

@@ -10,9 +10,9 @@ from torch.nn import SyncBatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from unet_scaling.group.device import start_worker
 from unet_scaling.group.group import Group
 from unet_scaling.group.rendezvous import hold_until_exit, rendezvous
+from unet_scaling.group.worker import start_worker
 from unet_scaling.run.recorder import recording
 from unet_scaling.run.run_folder import open_run
 from unet_scaling.study.config import RunConfig

@@ -19,9 +19,8 @@ import psutil
 from rich.console import Console
 
 from slurm.preflight import has_package
-from unet_scaling.group.allocator import KEEP_MEMORY
-from unet_scaling.group.identity import FIRST_PORT, IDENTITY_VARIABLES, PORTS
-from unet_scaling.measure.cpu_counters import busy_seconds
+from unet_scaling.group.identity import FIRST_PORT, IDENTITY_VARIABLES, KEEP_MEMORY, PORTS
+from unet_scaling.group.watchdog import busy_seconds
 from unet_scaling.study.disturbance import DISTURBED_SHARE
 from unet_scaling.study.errors import UserError
 

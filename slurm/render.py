@@ -9,8 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from slurm.cluster import Cluster, Geometry, geometry, one_per_node, prologue_path
-from unet_scaling.group.allocator import KEEP_MEMORY
-from unet_scaling.group.identity import IDENTITY_VARIABLES
+from unet_scaling.group.identity import IDENTITY_VARIABLES, KEEP_MEMORY
 from unet_scaling.interpreter import IS_CLONE
 from unet_scaling.study.config import PROGRAMS_FOLDER, RunConfig
 from unet_scaling.study.errors import UserError

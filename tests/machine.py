@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from unet_scaling.measure.cpu_counters import busy_seconds
+from unet_scaling.group.watchdog import busy_seconds
 from unet_scaling.study.disturbance import DISTURBED_SHARE
 from unet_scaling.study.record import Record
 

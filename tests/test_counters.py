@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from unet_scaling.group.watchdog import stat_seconds, thread_ids
-from unet_scaling.measure import cpu_counters as module
-from unet_scaling.measure.counters import gpu_of, open_gpu
-from unet_scaling.measure.cpu_counters import Counters, cpu_facts, read_counters
+from unet_scaling.group import watchdog
+from unet_scaling.group.watchdog import busy_seconds, stat_seconds, thread_ids
+from unet_scaling.measure import counters as module
+from unet_scaling.measure.counters import Counters, cpu_facts, gpu_of, open_gpu, read_counters
 from unet_scaling.study.record_lines import CpuFacts
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these facts are Linux's")
@@ -131,11 +131,11 @@ def test_seconds_of_a_core_hold_steal_but_neither_idle_nor_guests_twice(
     ticks = os.sysconf("SC_CLK_TCK")
     columns = [ticks * each for each in (1, 2, 4, 1000, 2000, 8, 16, 32, 5000, 9000)]
     (tmp_path / "stat").write_text(f"cpu 1 1\ncpu0 {' '.join(map(str, columns))}\nintr 5\n")
-    monkeypatch.setattr(module, "CORES", tmp_path / "stat")
-    assert module.busy_seconds({0}) == 1 + 2 + 4 + 8 + 16 + 32
-    assert module.busy_seconds({0, 1}) is None
-    monkeypatch.setattr(module, "CORES", tmp_path / "none")
-    assert module.busy_seconds({0}) is None
+    monkeypatch.setattr(watchdog, "CORES", tmp_path / "stat")
+    assert busy_seconds({0}) == 1 + 2 + 4 + 8 + 16 + 32
+    assert busy_seconds({0, 1}) is None
+    monkeypatch.setattr(watchdog, "CORES", tmp_path / "none")
+    assert busy_seconds({0}) is None
 
 
 def test_the_most_memory_that_was_ever_held_is_kept() -> None:

@@ -20,24 +20,22 @@ from tests.budgets import write_budget_run
 from tests.cluster import bring_up
 from tests.records import make_header, make_point
 from tests.sweeps import Sweep
-from unet_scaling.group.identity import CORES_VARIABLE, Identity
+from unet_scaling.group import watchdog
+from unet_scaling.group.identity import CORES_VARIABLE, Identity, emulated_cores, own_processors
 from unet_scaling.group.processor_quota import (
     ProcessorHierarchy,
     ProcessorQuota,
     Quota,
-    emulated_cores,
     enter_group,
     enter_quota,
     enter_thread_group,
     groups_of_threads,
     make_quota_group,
-    own_processors,
     prefer_group,
     processor_hierarchy,
     quota_of_cores,
     throttled_seconds,
 )
-from unet_scaling.measure import cpu_counters
 from unet_scaling.measure.counters import QuotaMeter
 from unet_scaling.run.checkpoint import require_same_facts
 from unet_scaling.study import dilation as dilation_module
@@ -71,7 +69,6 @@ def test_a_machine_at_speed_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv(DILATION_VARIABLE, raising=False)
     monkeypatch.delenv(LINK_RATE_VARIABLE, raising=False)
     assert (dilation(), dilated(300), link_rate()) == (1, 300, None)
-    assert enter_quota(FOURTH, 1, ()) is None
     environment = horovod_environment(make_point("horovod"))
     assert environment["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] == "330"
     assert "HOROVOD_CYCLE_TIME" not in environment
@@ -248,7 +245,7 @@ def test_facts_of_an_epoch_are_those_of_the_machine_that_is_stood_for(
     assert facts.quota is not None
     assert (facts.quota.used_seconds, facts.quota.throttled_seconds, facts.quota.processors) == (1.3, 0.5, 2)
     # A machine that does not say how busy it was is not called idle.
-    monkeypatch.setattr(cpu_counters, "CORES", tmp_path / "none")
+    monkeypatch.setattr(watchdog, "CORES", tmp_path / "none")
     meter.begin()
     meter.end()
     assert meter.undilated(cpu_facts(), 1.3).quota is None

@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from slurm.local import launch
-from unet_scaling.group.allocator import GLIBC_PREFIX, KEEP_MEMORY, PRELOAD
 from unet_scaling.group.facts import speed_variables
+from unet_scaling.group.identity import KEEP_MEMORY
+from unet_scaling.group.worker import GLIBC_PREFIX, PRELOAD
 from unet_scaling.study.config import PROJECT
 
 FASTER = {
@@ -95,7 +96,7 @@ def test_the_local_launcher_sets_them_for_its_workers(tmp_path_factory: pytest.T
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's variables")
 def test_the_record_gets_the_settings_and_what_was_preloaded_indeed() -> None:
-    program = "from unet_scaling.group.allocator import allocator_settings; print(allocator_settings())"
+    program = "from unet_scaling.group.worker import allocator_settings; print(allocator_settings())"
     plain = {name: value for name, value in without_settings().items() if name != PRELOAD}
     chosen = {"MALLOC_TRIM_THRESHOLD_": "1000", PRELOAD: "/no/such/liballocator.so:libutil.so.1"}
     for environment, expected in (

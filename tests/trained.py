@@ -12,7 +12,7 @@ from filelock import FileLock
 
 from slurm.local import launch
 from tests.studies import make_images, make_point, make_run
-from unet_scaling.group.horovod_controller import is_mpi
+from unet_scaling.group.rendezvous import is_mpi
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.record import RECORD_NAME, Record, read_record
 

@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 
 from unet_scaling.data.batches import RunData
 from unet_scaling.data.prefetch import Batch
-from unet_scaling.group.allocator import keep_memory
 from unet_scaling.group.watchdog import blocking
+from unet_scaling.group.worker import keep_memory
 from unet_scaling.measure.phases import NO_CLOCK, Clock
 from unet_scaling.model import Norm
 from unet_scaling.run.training_state import (

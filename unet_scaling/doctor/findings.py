@@ -21,8 +21,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from unet_scaling.group.horovod_controller import WITHOUT_NCCL
 from unet_scaling.group.identity import LAUNCHERS, LOOPBACK
+from unet_scaling.group.rendezvous import WITHOUT_NCCL
 from unet_scaling.measure.ping_pong import HostPair
 from unet_scaling.study.files import read_json_with_checksum
 from unet_scaling.study.record import different_versions, shared_devices

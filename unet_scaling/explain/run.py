@@ -21,9 +21,9 @@ from unet_scaling.explain.maps import (
     take_turns,
 )
 from unet_scaling.explain.masks import MaskStore, mask_chunks, method_of
-from unet_scaling.group.allocator import keep_memory
 from unet_scaling.group.group import Group
-from unet_scaling.measure.cpu_counters import peak_memory_bytes
+from unet_scaling.group.worker import keep_memory
+from unet_scaling.measure.counters import peak_memory_bytes
 from unet_scaling.measure.phases import synchronized_seconds
 from unet_scaling.run.recorder import Recorder
 from unet_scaling.run.weights import weights_sha256

@@ -17,10 +17,9 @@ from typing import Any
 import torch
 from pydantic import BaseModel
 
-from unet_scaling.group.allocator import allocator_settings
-from unet_scaling.group.device import owned_cores
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import Identity, job_id
+from unet_scaling.group.worker import allocator_settings, owned_cores
 from unet_scaling.interpreter import commit
 from unet_scaling.study.config import WRAPPERS, RunConfig
 from unet_scaling.study.dilation import dilation, is_dilated, link_rate

@@ -1,13 +1,15 @@
-"""The identity of a worker: its rank, as its launcher says in the environment.
+"""The identity of a worker: its rank and its cores, as its launcher says in the environment.
 
-Needs neither torch nor a network: pure functions of the environment.
+Needs neither torch nor a network, and nothing but the standard library.
 """
 
+import os
 import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from unet_scaling.study.dilation import DILATION_VARIABLE, dilation
 from unet_scaling.study.errors import UserError
 
 # Slurm sends SIGUSR2 where the job script asks for a warning before the time limit, and SIGTERM on
@@ -29,6 +31,16 @@ IDENTITY_VARIABLES = (
     "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_", "HOROVOD_CROSS_", "HOROVOD_GLOO_", "HOROVOD_HOSTNAME",
     "UNET_SCALING_STOP_AT", CORES_VARIABLE,
 )  # fmt: skip
+# What the launcher sets to have the memory of a step kept for the next one (worker.py).
+SWITCH = "UNET_SCALING_KEEP_MEMORY"
+KEEP_MEMORY = {
+    SWITCH: "1",
+    # Bytes from which on a block has a mapping of its own; named, or glibc raises it as it goes.
+    "MALLOC_MMAP_THRESHOLD_": str(2**17),
+    # Huge pages (from glibc 2.35 on; older ones pass over it), and no lists of small blocks that are free and
+    # yet part the large ones beside them.
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0",
+}
 
 
 @dataclass(frozen=True)
@@ -165,3 +177,29 @@ def first_host(nodes: str) -> str:
 def job_id(environment: Mapping[str, str]) -> str:
     """Return the Slurm job that this process belongs to; empty outside Slurm."""
     return environment.get("SLURM_JOB_ID", "")
+
+
+def emulated_cores(identity: Identity, wanted: int | None = None) -> list[int]:
+    """Return the cores that this worker has on the host that is stood for, the first `wanted` of its share.
+
+    Each belongs to one worker: the quota gives it, whoever runs on the processors of this machine.
+    Raises UserError where the cluster file does not say how many each worker has.
+    """
+    share = os.environ.get(CORES_VARIABLE)
+    if share is None:
+        raise UserError(
+            f"{DILATION_VARIABLE} = {dilation():g}, but {CORES_VARIABLE} is not set: a dilated cluster has "
+            "to know the cores of each worker; set pin_cores = true in the cluster file"
+        )
+    first = identity.local_rank * int(share)
+    return list(range(first, first + int(share)))[:wanted]
+
+
+def own_processors(identity: Identity, cores: int, processors: list[int]) -> list[int]:
+    """Return which processors of this machine stand for so many cores of this worker.
+
+    All hosts are this machine, so ranks are dealt out in turn. Never more than the worker has cores: its
+    threads must not run at once where they could not there.
+    """
+    first = identity.rank * cores
+    return sorted({processors[(first + number) % len(processors)] for number in range(cores)})

@@ -15,8 +15,8 @@ from multiprocessing import active_children
 from pathlib import Path
 from typing import Literal
 
-from unet_scaling.group.identity import CORES_VARIABLE, Identity
-from unet_scaling.study.dilation import DILATION_VARIABLE, QUOTA_FOLDER_VARIABLE, dilation, is_dilated
+from unet_scaling.group.identity import Identity
+from unet_scaling.study.dilation import DILATION_VARIABLE, QUOTA_FOLDER_VARIABLE, dilation
 from unet_scaling.study.errors import UserError
 
 _CURE = "start the run in a job of `slurm/virtual_cluster up --dilate`"
@@ -59,41 +59,13 @@ class ProcessorQuota:
         return sum(map(throttled_seconds, groups))
 
 
-def emulated_cores(identity: Identity, wanted: int | None = None) -> list[int]:
-    """Return the cores that this worker has on the host that is stood for, the first `wanted` of its share.
-
-    Each belongs to one worker: the quota gives it, whoever runs on the processors of this machine.
-    Raises UserError where the cluster file does not say how many each worker has.
-    """
-    share = os.environ.get(CORES_VARIABLE)
-    if share is None:
-        raise UserError(
-            f"{DILATION_VARIABLE} = {dilation():g}, but {CORES_VARIABLE} is not set: a dilated cluster has "
-            "to know the cores of each worker; set pin_cores = true in the cluster file"
-        )
-    first = identity.local_rank * int(share)
-    return list(range(first, first + int(share)))[:wanted]
-
-
-def own_processors(identity: Identity, cores: int, processors: list[int]) -> list[int]:
-    """Return which processors of this machine stand for so many cores of this worker.
-
-    All hosts are this machine, so ranks are dealt out in turn. Never more than the worker has cores: its
-    threads must not run at once where they could not there.
-    """
-    first = identity.rank * cores
-    return sorted({processors[(first + number) % len(processors)] for number in range(cores)})
-
-
-def enter_quota(identity: Identity, cores: int, threads: Collection[int]) -> ProcessorQuota | None:
-    """Put this process and its loader processes under the quota of so many cores; None on a machine at speed.
+def enter_quota(identity: Identity, cores: int, threads: Collection[int]) -> ProcessorQuota:
+    """Put this process and its loader processes under the quota of so many cores.
 
     Where it has several, each of its `threads` gets at most one: under the quota of the worker alone, one
     could run as fast as all its cores together. A thread that starts later shares the core of the one that
     started it. Raises UserError where there is no group to make it in, or the kernel refuses it.
     """
-    if not is_dilated():
-        return None
     processors = len(os.sched_getaffinity(0))
     if cores / dilation() > processors:
         raise UserError(

@@ -1,7 +1,8 @@
 """Rendezvous: the workers of a run find each other at one TCP address, where worker 0 serves.
 
-It serves with what the framework itself brings: torch's TCPStore, or Horovod's HTTP server for Gloo. Where
-MPI controls Horovod, the launcher has connected the workers, and nothing is served.
+It serves with what the framework itself brings: torch's TCPStore, or Horovod's HTTP server for Gloo. Gloo
+asks that server where the workers are, which `horovodrun` would start; here workers come from `srun` or
+`mpiexec`. Where MPI controls Horovod, the launcher has connected the workers, and nothing is served.
 """
 
 import atexit
@@ -12,12 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from http.server import HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any, Protocol
 
-import torch
-
-from unet_scaling.group.horovod_controller import is_mpi, serve_gloo
 from unet_scaling.group.identity import Identity, rendezvous_address
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.study.config import FALLBACK_SECONDS, RunConfig, horovod_environment
@@ -29,7 +29,6 @@ ANSWER = "answer"
 # Worker 0 serves the store; it leaves after the others had the time to read the answer.
 STORE_LINGER_SECONDS = 2
 
-
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 # Measured: MPICH with two workers crashes with 1 MiB, and runs with 4.
 LEAST_BYTES = 2 * 2**20
@@ -38,6 +37,13 @@ LEAST_BYTES = 2 * 2**20
 LEFT_BY_MPI = "mpich_shm_*"
 # Younger ones another worker of this host may be making at this moment.
 LEAST_AGE_SECONDS = 5.0
+WITHOUT_NCCL = (
+    "Horovod is built without NCCL, by which native DDP averages on GPUs: build it with "
+    "HOROVOD_GPU_OPERATIONS=NCCL, as environment/install.sh does where it finds a CUDA toolkit"
+)
+POLL_SECONDS = 0.05
+# Nobody asks the server to end, so that it need not wake up to see.
+SHUTDOWN_POLL_SECONDS = 1e6
 
 
 @contextmanager
@@ -135,21 +141,6 @@ def _key(rank: int) -> str:
     return f"host of worker {rank}"
 
 
-def announce_group(identity: Identity, device: torch.device) -> None:
-    """Set the variables of torchrun for this worker, with all workers as those of one node.
-
-    The local rank is the number of the GPU among those that the worker sees, which is what wrappers choose
-    by it; on the CPU it is the rank. OMP_NUM_THREADS keeps them from choosing a number of threads.
-    """
-    local_rank = identity.rank if device.index is None else device.index
-    variables = {
-        "RANK": identity.rank, "WORLD_SIZE": identity.size,
-        "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": identity.size, "GROUP_RANK": 0,
-        "OMP_NUM_THREADS": torch.get_num_threads(),
-    }  # fmt: skip
-    os.environ.update({name: str(value) for name, value in variables.items()})
-
-
 def require_all_workers(wrapper: str, found: int, config: RunConfig) -> None:
     """Raise UserError where a wrapper trains with another number of workers than the run has."""
     if found != config.workers:
@@ -201,3 +192,78 @@ def _mapped_files() -> set[str]:
         with suppress(OSError):
             mapped |= {line.split(maxsplit=5)[-1] for line in maps.read_text(errors="replace").splitlines()}
     return mapped
+
+
+class Horovod(Protocol):
+    """The part of horovod.torch that is used here; only its twin may import it."""
+
+    def rank(self) -> int: ...
+    def size(self) -> int: ...
+    def mpi_enabled(self) -> bool: ...
+    def mpi_built(self) -> bool: ...
+    def gloo_built(self) -> bool: ...
+    def nccl_built(self) -> bool: ...
+
+
+def is_mpi(config: RunConfig) -> bool:
+    """Return whether MPI controls Horovod in this run, as it does by default."""
+    return config.horovod is None or config.horovod.controller != "gloo"
+
+
+def horovod_transport(horovod: Horovod, identity: Identity) -> dict[str, str]:
+    """Return Horovod's controller and what it was built with; verify that it numbers the workers alike."""
+    numbered = horovod.rank(), horovod.size()
+    assert numbered == (identity.rank, identity.size), f"{identity}, Horovod {numbered}"
+    return {"controller": "MPI" if horovod.mpi_enabled() else "Gloo", "built with": built_with(horovod)}
+
+
+def built_with(horovod: Horovod) -> str:
+    """Return what Horovod was built with: "MPI Gloo NCCL"."""
+    built = {"MPI": horovod.mpi_built(), "Gloo": horovod.gloo_built(), "NCCL": horovod.nccl_built()}
+    return " ".join(name for name, is_built in built.items() if is_built)
+
+
+def serve_gloo(
+    server: Callable[[tuple[str, int], type, bool], HTTPServer],
+    handler: type,
+    identity: Identity,
+    host: str,
+    port: int,
+    timeout_seconds: int,
+) -> None:
+    """Serve on worker 0, on the others wait for it; then tell Horovod where it is, by its variables.
+
+    Raises OSError where the port is taken, and RuntimeError where nobody serves in time.
+    """
+    if identity.rank == 0:
+        served = server(("", port), handler, False)
+        # As long as this process lives, as the store of native DDP does.
+        Thread(target=served.serve_forever, args=[SHUTDOWN_POLL_SECONDS], daemon=True).start()
+        port = served.server_port
+    else:
+        _wait_for_server(host, port, timeout_seconds)
+    # What `horovodrun` would set for this worker, with every worker as a host of its own: which of them share
+    # one matters for hierarchical sums alone, which nothing here switches on.
+    variables = {
+        "RANK": identity.rank, "SIZE": identity.size, "LOCAL_RANK": 0, "LOCAL_SIZE": 1,
+        "CROSS_RANK": identity.rank, "CROSS_SIZE": identity.size, "HOSTNAME": f"worker{identity.rank}",
+        "GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(host), "GLOO_RENDEZVOUS_PORT": port,
+        "GLOO_IFACE": os.environ.get("GLOO_SOCKET_IFNAME", ""),
+        "GLOO_TIMEOUT_SECONDS": timeout_seconds + round(dilated(FALLBACK_SECONDS)),
+    }  # fmt: skip
+    os.environ.update({f"HOROVOD_{name}": str(value) for name, value in variables.items()})
+
+
+def _wait_for_server(host: str, port: int, timeout_seconds: float) -> None:
+    # Gloo itself would try for two seconds only.
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=timeout_seconds).close()
+        except OSError as error:
+            if time.monotonic() > deadline:
+                limit = f"{timeout_seconds / dilation():.0f} s (training.timeout_seconds)"
+                raise RuntimeError(f"{error}, for {limit}") from error
+            time.sleep(POLL_SECONDS)
+        else:
+            return

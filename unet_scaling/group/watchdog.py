@@ -1,4 +1,4 @@
-"""The watchdog of one worker, which ends it when it is blocked for too long, and its threads; Linux only.
+"""The watchdog of one worker, which ends it when it is blocked for too long; and what has worked; Linux only.
 
 The frameworks' own time-outs are not enough: Horovod looks for a stalled worker on worker 0 alone, and not
 while MPI itself is blocked; MPI has no time-out for a worker that does not start.
@@ -18,6 +18,10 @@ LONGEST_POLL_SECONDS = 1.0
 TASKS = Path("/proc/self/task")
 # Of a clock's number, beside the thread's: what the scheduler counted of one thread (clock_getcpuclockid(3)).
 CPU_CLOCK_OF_THREAD = 6
+CORES = Path("/proc/stat")
+# Columns of a core in /proc/stat: user, nice, system, irq, softirq, steal. Not idle and iowait, in which
+# nobody uses the core, nor guest and guest_nice, which user and nice include.
+BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)
 
 
 class Blocking:
@@ -89,3 +93,20 @@ def stat_seconds(folder: Path, ended_children: bool = False) -> float:
     # The name in brackets may hold spaces and brackets; utime, stime, cutime, cstime are fields 14 to 17.
     fields = (folder / "stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11 : 15 if ended_children else 13])) / os.sysconf("SC_CLK_TCK")
+
+
+def busy_seconds(cores: Collection[int]) -> float | None:
+    """Return the seconds that these cores were not idle since the system started, for any process or stolen.
+
+    Stolen is what the host of a virtual machine gave to others. None where /proc/stat lacks one of the cores.
+    """
+    try:
+        rows = [line.split() for line in CORES.read_text().splitlines() if line.startswith("cpu")]
+    except OSError:
+        return None
+    columns = {name: values for name, *values in rows}
+    own_columns = [columns.get(f"cpu{core}", []) for core in cores]
+    if any(len(values) <= max(BUSY_COLUMNS) for values in own_columns):
+        return None
+    ticks = sum(int(values[column]) for values in own_columns for column in BUSY_COLUMNS)
+    return ticks / os.sysconf("SC_CLK_TCK")

@@ -36,8 +36,8 @@ from unet_scaling.data.pixels import (
     read_bytes,
     to_image,
 )
-from unet_scaling.group.device import start_worker
 from unet_scaling.group.identity import identify
+from unet_scaling.group.worker import start_worker
 from unet_scaling.inference.masks import (
     ORIGIN_KEY,
     files_to_segment,

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,6 @@ import torch
 from torch import nn
 
 from unet_scaling.group.group import Group
-from unet_scaling.group.processor_quota import ProcessorQuota
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.counters import CounterMeter
 from unet_scaling.measure.phases import NO_CLOCK, Clock, Seconds, phase_clock, synchronized_seconds
@@ -32,6 +32,9 @@ from unet_scaling.study.record_lines import (
     Probe,
     Startup,
 )
+
+if TYPE_CHECKING:
+    from unet_scaling.group.processor_quota import ProcessorQuota
 
 # Numbers that one collective gathers at most; a longer epoch takes several.
 MOST_GATHERED = 2**20
@@ -170,7 +173,7 @@ class BudgetMeter(Meter):
         model: nn.Module,
         steps: int,
         communication: frozenset[int],
-        quota: ProcessorQuota | None = None,
+        quota: "ProcessorQuota | None" = None,
     ) -> None:
         super().__init__(group)
         self.phases = phase_clock(model, steps, config.passes_per_step, group.device)

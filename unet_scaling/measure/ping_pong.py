@@ -21,8 +21,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from unet_scaling.group.identity import identify
-from unet_scaling.group.processor_quota import emulated_cores, enter_quota, own_processors
+from unet_scaling.group.identity import emulated_cores, identify, own_processors
+from unet_scaling.group.processor_quota import enter_quota
 from unet_scaling.group.watchdog import blocking, thread_ids
 from unet_scaling.study.dilation import clock_seconds, dilated, is_dilated
 from unet_scaling.study.errors import UserError, run_program

@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -14,10 +15,8 @@ from torch.optim import Optimizer
 from unet_scaling.data.batches import RunData
 from unet_scaling.group.facts import provenance, verify_group
 from unet_scaling.group.group import Group
-from unet_scaling.group.processor_quota import enter_quota
 from unet_scaling.group.watchdog import thread_ids
 from unet_scaling.interpreter import CODE_FOLDER
-from unet_scaling.measure.compute_recorder import ComputeRecorder
 from unet_scaling.measure.epoch_meter import BudgetMeter, Meter, StartupClock, probe_network
 from unet_scaling.run.checkpoint import (
     EpochSoFar,
@@ -32,8 +31,8 @@ from unet_scaling.run.run_folder import RunFolder, abort_worker, new_record, tak
 from unet_scaling.run.safe_points import Position, SafePoints, Start
 from unet_scaling.run.training_state import Trained, state_digests
 from unet_scaling.run.weights import WEIGHTS_NAME, save_weights, weights_sha256
-from unet_scaling.study.compute_profile import COMPUTE_NAME
 from unet_scaling.study.config import RunConfig
+from unet_scaling.study.dilation import is_dilated
 from unet_scaling.study.errors import (
     EXIT_BAD_DATA,
     EXIT_BUG,
@@ -61,6 +60,10 @@ from unet_scaling.study.record_lines import (
 )
 from unet_scaling.study.study_file import LOG_NAME, older_log
 from unet_scaling.study.texts import score_title
+
+if TYPE_CHECKING:
+    from unet_scaling.group.processor_quota import ProcessorQuota
+    from unet_scaling.measure.compute_recorder import ComputeRecorder
 
 # With which gradients travel under training.gradient_compression = "fp16".
 FP16_BYTES = 2
@@ -178,14 +181,14 @@ class Recorder:
         config = self._run.config
         self._startup.mark("warm_up_step_seconds")
         self._write_if_known(self._startup.startup(self._group))
-        cores = len(self._workers[self._group.rank].cores)
-        enter = partial(enter_quota, self._group.identity, cores, thread_ids())
-        quota = self._group.run_on_all(enter)
+        quota = self._group.run_on_all(self._enter_quota)
         if config.training.budget == "on":
             self._write_if_known(probe_network(self._group))
             steps = data.steps_per_epoch
             self._meter = BudgetMeter(self._group, config, replica, steps, self._communication, quota)
         if config.training.compute_profile == "on":
+            from unet_scaling.measure.compute_recorder import ComputeRecorder
+
             clock = self._meter.clock
             device = self._group.device
             self._compute = ComputeRecorder(clock, self._model, device, self._communication)
@@ -193,6 +196,15 @@ class Recorder:
         for line in self._resumed_lines:
             self._write(line)
         return self._meter
+
+    def _enter_quota(self) -> "ProcessorQuota | None":
+        """Put this worker under its quota of a dilated cluster; None on a machine at speed."""
+        if not is_dilated():
+            return None
+        from unet_scaling.group.processor_quota import enter_quota
+
+        cores = len(self._workers[self._group.rank].cores)
+        return enter_quota(self._group.identity, cores, thread_ids())
 
     @property
     def folder(self) -> Path:
@@ -321,8 +333,12 @@ class Recorder:
 
     def _write_compute_profile(self) -> None:
         """Write how long the worker computed; training is complete without it, too."""
+        if self._compute is None:
+            return
+        from unet_scaling.study.compute_profile import COMPUTE_NAME
+
         trained_all_before = self._safe_points.is_first(self._run.config.training.epochs)
-        if self._compute is None or (trained_all_before and (self._run.path / COMPUTE_NAME).exists()):
+        if trained_all_before and (self._run.path / COMPUTE_NAME).exists():
             return
         profile = self._compute.profile(self._run.config, self._workers[0].device)
         if profile is None:

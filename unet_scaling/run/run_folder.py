@@ -33,7 +33,7 @@ from unet_scaling.group.facts import speed_variables
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import identify
 from unet_scaling.group.watchdog import start_watchdog, thread_ids
-from unet_scaling.measure.cpu_counters import peak_memory_bytes
+from unet_scaling.measure.counters import peak_memory_bytes
 from unet_scaling.run.run_claim import OWNER_NAME, RunClaim
 from unet_scaling.run.safe_points import Interruption
 from unet_scaling.run.weights import WEIGHTS_NAME

@@ -1,15 +1,38 @@
-"""The device that one worker owns: a GPU, or some cores of its host."""
+"""What one worker owns on its host: a GPU, or some cores, and the memory that its allocator keeps.
 
+By default glibc gives the large tensors of a step back to the system and takes them again in the next one:
+every page of them is then cleared and mapped anew. Kept in its heap they cost nothing; but what lasts, and
+was allocated between them, leaves holes that they do not fit. So the first step still maps each of them
+apart, and what lasts from it (kernels, for the most part) lies close together; `keep_memory` comes after it.
+The launcher asks for it (`KEEP_MEMORY`); glibc reads its variables before Python starts.
+"""
+
+import ctypes
 import os
 import socket
+from pathlib import Path
 
 import torch
 
-from unet_scaling.group.identity import CORES_VARIABLE, Identity, identify
-from unet_scaling.group.processor_quota import emulated_cores, own_processors
+from unet_scaling.group.identity import (
+    CORES_VARIABLE,
+    KEEP_MEMORY,
+    SWITCH,
+    Identity,
+    emulated_cores,
+    identify,
+    own_processors,
+)
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import DILATION_VARIABLE, dilation, is_dilated
 from unet_scaling.study.errors import UserError
+
+GLIBC_PREFIX = "MALLOC_"  # of all its variables but the tunables
+# Parameters of mallopt, from malloc.h.
+M_TRIM_THRESHOLD = -1
+M_MMAP_MAX = -4
+# A library loaded before all others may bring an allocator that takes the place of glibc's.
+PRELOAD = "LD_PRELOAD"
 
 
 def start_worker(config: RunConfig) -> tuple[Identity, torch.device]:
@@ -83,3 +106,50 @@ def _own_cores(identity: Identity) -> list[int]:
             f"{identity.local_rank} there ({CORES_VARIABLE}={share})"
         )
     return own
+
+
+def announce_group(identity: Identity, device: torch.device) -> None:
+    """Set the variables of torchrun for this worker, with all workers as those of one node.
+
+    The local rank is the number of the GPU among those that the worker sees, which is what wrappers choose
+    by it; on the CPU it is the rank. OMP_NUM_THREADS keeps them from choosing a number of threads.
+    """
+    local_rank = identity.rank if device.index is None else device.index
+    variables = {
+        "RANK": identity.rank, "WORLD_SIZE": identity.size,
+        "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": identity.size, "GROUP_RANK": 0,
+        "OMP_NUM_THREADS": torch.get_num_threads(),
+    }  # fmt: skip
+    os.environ.update({name: str(value) for name, value in variables.items()})
+
+
+def allocator_settings() -> dict[str, str]:
+    """Return glibc's variables of this process, and its preloaded libraries without their folders."""
+    settings = {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name in KEEP_MEMORY or name.startswith(GLIBC_PREFIX)
+    }
+    # ld.so goes on without a library that it cannot preload.
+    preloads = os.environ.get(PRELOAD, "").replace(":", " ").split()
+    loaded = [Path(library).name for library in preloads if _is_loaded(library)]
+    return settings | ({PRELOAD: " ".join(loaded)} if loaded else {})
+
+
+def keep_memory() -> None:
+    """Take large blocks from glibc's heap from now on and never shrink it, where the launcher asked for that.
+
+    Nothing happens under another C library or allocator.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if os.environ.get(SWITCH) == "1" and mallopt is not None:
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, -1)
+
+
+def _is_loaded(library: str) -> bool:
+    try:
+        ctypes.CDLL(library, mode=os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    return True
