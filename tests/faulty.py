@@ -25,7 +25,7 @@ from tests.faults import FILE_BYTES, FILLER_NAME, FLIPPED_VARIABLE, SECONDS_FULL
 from unet_scaling.data import cache
 from unet_scaling.data.batches import RunData
 from unet_scaling.group.identity import identify
-from unet_scaling.run import recorder, safe_points
+from unet_scaling.run import checkpoint, recorder
 from unet_scaling.strategies.steps import LocalSteps, StaleSteps
 from unet_scaling.study import errors
 from unet_scaling.training import Step
@@ -37,7 +37,7 @@ def main() -> None:
     rank = identify(os.environ).rank
     errors.leave = noting_the_code(errors.leave, Path(f"{folder}.exit{rank}"))  # type: ignore[assignment]
     if fault.every_step_is_safe:
-        safe_points.SECONDS_APART = 0
+        checkpoint.SECONDS_APART = 0
     happens = FAULTS[fault.what if rank == fault.worker else fault.others]
     if fault.step == 0:
         happens([])
@@ -151,7 +151,7 @@ def slow_then_stuck_decoding(_: list[Any]) -> None:
 
 def terminate_soon(*_: Any) -> None:
     """SIGTERM, with less time than usual to reach a safe point."""
-    safe_points.GRACE_SECONDS = SHORT_GRACE_SECONDS
+    checkpoint.GRACE_SECONDS = SHORT_GRACE_SECONDS
     os.kill(os.getpid(), signal.SIGTERM)
 
 

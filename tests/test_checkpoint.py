@@ -26,8 +26,7 @@ from unet_scaling.run.checkpoint import (
     require_same_facts,
     save_checkpoint,
 )
-from unet_scaling.run.training_state import Trained, generators, seed_generators
-from unet_scaling.run.weights import load_weights
+from unet_scaling.run.training_state import Trained, generators, load_weights, seed_generators
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 from unet_scaling.study.files import PAUSES_SECONDS, write_verified
 from unet_scaling.study.record_lines import AttemptFacts, WorkerFacts

@@ -23,7 +23,7 @@ from unet_scaling.measure.ping_pong import PingPong, read_ping_pong, write_ping_
 from unet_scaling.run.checkpoint import load_checkpoint
 from unet_scaling.run.run_claim import OWNER_NAME, Owner, this_process
 from unet_scaling.run.run_folder import reporting_errors
-from unet_scaling.run.weights import load_weights, save_weights
+from unet_scaling.run.training_state import load_weights, save_weights
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import (
     checksum_path,

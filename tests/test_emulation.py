@@ -20,7 +20,7 @@ from tests.trained import PLAIN_EPOCHS, TrainedRun, TrainedRuns, plain_config
 from unet_scaling.emulation.worker import EmulatedUNet, emulated_compute
 from unet_scaling.measure.compute_recorder import parameter_bytes
 from unet_scaling.model import UNet
-from unet_scaling.run.weights import WEIGHTS_NAME
+from unet_scaling.run.training_state import WEIGHTS_NAME
 from unet_scaling.study.compute_profile import (
     COMPUTE_NAME,
     ComputeProfile,

@@ -10,17 +10,17 @@ import time
 import pytest
 
 from slurm.render import IGNORE_USR2_UNTIL_HANDLER
-from unet_scaling.run.safe_points import STOP_AT_VARIABLE, Interruption
+from unet_scaling.run.checkpoint import STOP_AT_VARIABLE, Interruption
 from unet_scaling.study.config import PROJECT
 
 WORKER = """
 import os, sys, time
-from unet_scaling.run import safe_points
-safe_points.GRACE_SECONDS = 1
+from unet_scaling.run import checkpoint
+checkpoint.GRACE_SECONDS = 1
 def give_up(error):
     print(error, file=sys.stderr, flush=True)
     os._exit(1)
-worker = safe_points.Interruption()
+worker = checkpoint.Interruption()
 worker.listen(give_up)
 print("ready", flush=True)
 while not (sys.argv[1] == "obeys" and worker.reason()):
@@ -46,7 +46,7 @@ def test_after_sigterm_a_worker_leaves_in_time_with_or_without_a_safe_point(mann
 
 EARLY = """
 import os, signal
-from unet_scaling.run.safe_points import Interruption
+from unet_scaling.run.checkpoint import Interruption
 os.kill(os.getpid(), signal.SIGUSR2)
 worker = Interruption()
 worker.listen(print)
@@ -68,10 +68,10 @@ def test_the_end_of_the_jobs_time_is_a_request_which_no_jump_of_the_wall_clock_m
 ) -> None:
     monkeypatch.setenv(STOP_AT_VARIABLE, str(time.time() + 100) if limited else "")
     interruption = Interruption()
-    monkeypatch.setattr("unet_scaling.run.safe_points.time.time", lambda: 1e11)
+    monkeypatch.setattr("unet_scaling.run.checkpoint.time.time", lambda: 1e11)
     assert interruption.reason() == ""
     later = time.monotonic() + 101
-    monkeypatch.setattr("unet_scaling.run.safe_points.time.monotonic", lambda: later)
+    monkeypatch.setattr("unet_scaling.run.checkpoint.time.monotonic", lambda: later)
     assert interruption.reason() == ("the job's time is nearly over" if limited else "")
 
 

@@ -7,7 +7,7 @@ import torch
 from torchmetrics.classification import BinaryF1Score, BinaryJaccardIndex
 
 from unet_scaling.study.record_lines import PixelCounts
-from unet_scaling.task.unet import count_pixels, mean_image_iou
+from unet_scaling.task.task import count_pixels, mean_image_iou
 
 
 def random_case(seed: int) -> tuple[torch.Tensor, torch.Tensor]:

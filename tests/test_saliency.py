@@ -32,7 +32,7 @@ from unet_scaling.explain.maps import MapFiles, MapMaker, PhaseSeconds, image_na
 from unet_scaling.explain.masks import MaskStore, mask_chunks, method_of
 from unet_scaling.group.group import single_worker
 from unet_scaling.model import UNet
-from unet_scaling.run.weights import weights_sha256
+from unet_scaling.run.training_state import weights_sha256
 from unet_scaling.study.errors import EXIT_BUG, UserError
 from unet_scaling.study.options import CURVE_STREAM, SaliencyOptions
 from unet_scaling.study.saliency import SCORES, Faithfulness

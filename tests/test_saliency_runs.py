@@ -14,7 +14,7 @@ from tests.explain_product import LINE_NAME, METHODS, SPLITS
 from tests.studies import give_workers, make_point, make_run, train
 from tests.xaitk_maps import TRAINED_EPOCHS, clean_images, explained_point, xaitk_map, xaitk_stack
 from tests.xaitk_maps import weights as weights
-from unet_scaling.run.safe_points import STOP_AT_VARIABLE
+from unet_scaling.run.checkpoint import STOP_AT_VARIABLE
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.errors import EXIT_RESUME
 from unet_scaling.study.files import checksum_path

@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.studies import make_point
 from unet_scaling.model import UNet
-from unet_scaling.run.weights import weights_sha256
+from unet_scaling.run.training_state import weights_sha256
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 from unet_scaling.training import build_model, learning_rate, load_task

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unet_scaling.data.batches import RunData
-from unet_scaling.data.prefetch import Batch
+from unet_scaling.data.batches import Batch, RunData
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.group.worker import keep_memory
 from unet_scaling.measure.phases import NO_CLOCK, Clock
@@ -26,14 +25,13 @@ from unet_scaling.run.training_state import (
     PlayedStatistics,
     buffers_that_differ,
     leaving_no_trace,
+    load_weights,
     played_statistics,
 )
-from unet_scaling.run.weights import load_weights
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError, optional_part
 from unet_scaling.study.record_lines import Phase
-from unet_scaling.task.task import Task
-from unet_scaling.task.unet import UNetTask
+from unet_scaling.task.task import Task, UNetTask
 
 # The reference divides its rate by 2, 4 and 8 from epochs 80, 120 and 150 of 200.
 REFERENCE_STAGES = ((0.40, 2), (0.60, 4), (0.75, 8))

@@ -12,9 +12,8 @@ from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.epoch_meter import Meter
 from unet_scaling.measure.phases import synchronized_seconds
-from unet_scaling.run.checkpoint import EpochSoFar
+from unet_scaling.run.checkpoint import EpochSoFar, Position, SafePoints
 from unet_scaling.run.recorder import Recorder
-from unet_scaling.run.safe_points import Position, SafePoints
 from unet_scaling.run.training_state import (
     Trained,
     buffers_that_differ,
@@ -23,8 +22,8 @@ from unet_scaling.run.training_state import (
     require_unchanged,
     seed_workers,
     state_digests,
+    weights_sha256,
 )
-from unet_scaling.run.weights import weights_sha256
 from unet_scaling.study.errors import EXIT_DIVERGED, UserError, optional_part
 from unet_scaling.study.progress import counted, progress
 from unet_scaling.study.record_lines import (

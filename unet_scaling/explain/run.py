@@ -26,7 +26,7 @@ from unet_scaling.group.worker import keep_memory
 from unet_scaling.measure.counters import peak_memory_bytes
 from unet_scaling.measure.phases import synchronized_seconds
 from unet_scaling.run.recorder import Recorder
-from unet_scaling.run.weights import weights_sha256
+from unet_scaling.run.training_state import weights_sha256
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.record_lines import Saliency, SaliencyPhases
 from unet_scaling.study.saliency import SCORES, ExplainedImage, SaliencyManifest

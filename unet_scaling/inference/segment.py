@@ -46,13 +46,13 @@ from unet_scaling.inference.masks import (
     packed_mask,
     read_mask,
 )
-from unet_scaling.run.weights import WEIGHTS_NAME, load_weights, weights_sha256
+from unet_scaling.run.training_state import WEIGHTS_NAME, load_weights, weights_sha256
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError, run_worker
 from unet_scaling.study.files import READABLE, write_atomically
 from unet_scaling.study.run_state import recorded_run
 from unet_scaling.study.study_file import config_path, read_config
-from unet_scaling.task.unet import UNetTask, count_pixels
+from unet_scaling.task.task import UNetTask, count_pixels
 from unet_scaling.training import set_precision
 
 _WHITE = 255

@@ -21,7 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unet_scaling.data.batches import ImageData, ImageSource, to_floats, transfer
+from unet_scaling.data.batches import (
+    PREFETCHED_BATCHES,
+    ImageData,
+    ImageSource,
+    Prefetcher,
+    to_floats,
+    transfer,
+)
 from unet_scaling.data.cache import (
     BUILDING_PREFIX,
     CachedImages,
@@ -43,7 +50,6 @@ from unet_scaling.data.decoding import (
 )
 from unet_scaling.data.folder import Manifest, read_manifest
 from unet_scaling.data.order import Indices, Split, epoch_order, split
-from unet_scaling.data.prefetch import PREFETCHED_BATCHES, Prefetcher
 from unet_scaling.group.group import single_worker
 from unet_scaling.group.rendezvous import SHARED_MEMORY
 from unet_scaling.measure.phases import Seconds, phase_clock, synchronized_seconds

@@ -20,7 +20,10 @@ from unet_scaling.interpreter import CODE_FOLDER
 from unet_scaling.measure.epoch_meter import BudgetMeter, Meter, StartupClock, probe_network
 from unet_scaling.run.checkpoint import (
     EpochSoFar,
+    Position,
     Progress,
+    SafePoints,
+    Start,
     load_checkpoint,
     remove_checkpoints,
     require_same_facts,
@@ -28,9 +31,7 @@ from unet_scaling.run.checkpoint import (
 )
 from unet_scaling.run.run_claim import RunClaim
 from unet_scaling.run.run_folder import RunFolder, abort_worker, new_record, take_run_folder
-from unet_scaling.run.safe_points import Position, SafePoints, Start
-from unet_scaling.run.training_state import Trained, state_digests
-from unet_scaling.run.weights import WEIGHTS_NAME, save_weights, weights_sha256
+from unet_scaling.run.training_state import WEIGHTS_NAME, Trained, save_weights, state_digests, weights_sha256
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import is_dilated
 from unet_scaling.study.errors import (

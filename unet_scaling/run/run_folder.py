@@ -34,9 +34,9 @@ from unet_scaling.group.group import Group
 from unet_scaling.group.identity import identify
 from unet_scaling.group.watchdog import start_watchdog, thread_ids
 from unet_scaling.measure.counters import peak_memory_bytes
+from unet_scaling.run.checkpoint import Interruption
 from unet_scaling.run.run_claim import OWNER_NAME, RunClaim
-from unet_scaling.run.safe_points import Interruption
-from unet_scaling.run.weights import WEIGHTS_NAME
+from unet_scaling.run.training_state import WEIGHTS_NAME
 from unet_scaling.study import errors
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import dilated

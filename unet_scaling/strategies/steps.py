@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from unet_scaling.data.prefetch import Batch
+from unet_scaling.data.batches import Batch
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.phases import Clock

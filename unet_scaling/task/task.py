@@ -1,42 +1,53 @@
-"""The interface of a task: all that the twins, the evaluation and the record ask of what is trained."""
+"""What a run trains: the interface of a task, which is all that twins, evaluation and record ask of it.
 
+And the built-in task: the reference U-Net, images with masks, binary cross-entropy, and IoU.
+"""
+
+import dataclasses
+import io
+import math
+import socket
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from PIL import Image
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.optim import Optimizer
 
-from unet_scaling.data.batches import RunData
+from unet_scaling.data.batches import ImageBatch, ImageData, ImageSource, RunData
+from unet_scaling.data.cache import (
+    ResidentImages,
+    build_cache,
+    default_cache_root,
+    open_cache,
+    verification_of_cache,
+)
+from unet_scaling.data.decoding import DecodedImages, Verification, verification_of_files
+from unet_scaling.data.folder import Manifest, read_manifest
+from unet_scaling.data.order import require_enough_images, split
 from unet_scaling.group.group import Group
-from unet_scaling.model import Norm
+from unet_scaling.model import Norm, UNet
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import EXIT_DIVERGED, UserError
-from unet_scaling.study.record_lines import Evaluated, Evaluation
+from unet_scaling.study.errors import EXIT_DIVERGED, UserError, optional_part
+from unet_scaling.study.record_lines import Evaluated, Evaluation, PixelCounts, Result
 
 # Stands in the place of each count of a sample whose outputs were not finite: no count reaches it.
 NOT_FINITE = torch.iinfo(torch.int64).min
-
-
-def finite_counts(counts: Tensor, outputs: Iterable[Tensor]) -> Tensor:
-    """Return the counts of a sample, or `NOT_FINITE` where an output is NaN or infinite.
-
-    It does not wait for the device. Minus infinity is what a model may mean, of what it rules out.
-    """
-    for output in outputs:
-        counts = torch.where((output < torch.inf).all().to(counts.device), counts, NOT_FINITE)
-    return counts
-
-
-def require_finite(counts: Tensor, epochs: int, place: str) -> None:
-    """Raise UserError (70) where outputs behind counts [samples, k] are not finite, on all workers alike."""
-    found = (counts == NOT_FINITE).any(dim=1).nonzero()
-    if len(found):
-        samples = f"{len(found)} of {len(counts)} test samples, first number {found[0].item()}"
-        cause = "the training diverged, or in evaluation mode the model divides by zero"
-        problem = f"{place}: after {epochs} epochs outputs are NaN or infinite for {samples}: {cause}"
-        raise UserError(problem, EXIT_DIVERGED)
+# A verification that takes longer is reported.
+UNREPORTED_SECONDS = 2.0
+# Of the longer side of a picture for the report; 16 colours take 4 bits.
+MOST_PICTURE_PIXELS = 160
+# Of the palette, before the outlines.
+GREYS = 13
+# Of the true mask alone, of the predicted one, of both; told apart by those who see no red or green.
+OUTLINE_COLOURS = ((86, 180, 233), (230, 159, 0), (255, 255, 255))
 
 
 class Task(ABC):
@@ -93,3 +104,164 @@ class Task(ABC):
     def parameters(self, model: nn.Module) -> Iterable[Any]:
         """Return the parameters to train, or groups of them as torch's optimizers take them."""
         return model.parameters()
+
+
+class UNetTask(Task):
+    """Segmentation of the images of `[data]` by the network of `[model]`."""
+
+    def load_data(self, group: Group) -> ImageData:
+        """Open the images; the first worker of each host decodes them once for all.
+
+        Raises UserError (65), before any training, for a folder that does not match its manifest and
+        for more workers or larger batches than the images can serve. Of images that are only replayed, the
+        manifest tells the number.
+        """
+        config = self.config
+        manifest = read_manifest(config.data.manifest_path)
+        parts = split(len(manifest.pairs), config.data.test_share, config.data.split_seed)
+        require_enough_images(config, len(parts.train))
+        if not config.is_emulated:
+            source, verification = self._open_images(manifest, group)
+            return ImageData(source, verification, parts, config, group, manifest.sha256)
+        with optional_part("emulation.compute"):
+            from unet_scaling.emulation.worker import EmulatedData, ReplayedImages, emulated_profile
+        if config.emulation.data == "replayed":
+            source, verification = ReplayedImages(len(manifest.pairs), config.data), Verification({}, "")
+        else:
+            source, verification = self._open_images(manifest, group)
+        opened = (source, verification, parts, config, group, manifest.sha256)
+        return EmulatedData(*opened, profile=emulated_profile(config, group))
+
+    def _open_images(self, manifest: Manifest, group: Group) -> tuple[ImageSource, Verification]:
+        data = self.config.data
+        folder = Path(data.folder)
+        manifest.require_unchanged(folder)
+        # This worker's number among those of its host, and how many there are: each verifies a part.
+        hosts = group.gather_strings(socket.gethostname())
+        own = hosts[group.rank]
+        index, count = hosts[: group.rank].count(own), hosts.count(own)
+        if data.loading == "decode":
+            decoded = DecodedImages(manifest, folder, data)
+            verification = verification_of_files(manifest, folder, index, count)
+            _verify(verification, group)
+            return decoded, verification
+        root = default_cache_root()
+        is_first = group.identity.local_rank == 0
+        group.run_on_all(lambda: build_cache(manifest, folder, data, root) if is_first else None)
+        cached = open_cache(manifest, folder, data, root)
+        if data.loading == "device":
+            return ResidentImages(cached, group.device), Verification({}, "")
+        return cached, verification_of_cache(cached.folder, index, count)
+
+    def build_model(self, synchronized_norm: Norm) -> UNet:
+        """Return the U-Net, or what stands for it in an emulated worker.
+
+        Raises UserError where the profile to wait by is of another network, and where batch norm over all
+        workers is asked for on a CPU.
+        """
+        config = self.config
+        norms: dict[str, Norm] = {"local": nn.BatchNorm2d, "sync": synchronized_norm, "off": nn.Identity}
+        shape = (config.data.channels, config.model.width, config.model.depth)
+        norm = norms[config.model.batch_norm]
+        if not config.is_emulated:
+            return UNet(*shape, norm=norm)
+        with optional_part("emulation.compute"):
+            from unet_scaling.emulation.worker import emulated_unet
+        return emulated_unet(config, *shape, norm)
+
+    def loss(self, model: nn.Module, batch: ImageBatch) -> Tensor:
+        """Return the binary cross-entropy with logits, the mean over images and pixels."""
+        return functional.binary_cross_entropy_with_logits(model(batch.images).float(), batch.masks)
+
+    def count(self, model: nn.Module, batch: ImageBatch) -> Tensor:
+        """Return int64 [4]: true positive, false positive, false negative, true negative pixels."""
+        logits = batch.cropped(model(batch.images))
+        return finite_counts(count_pixels(logits, batch.cropped(batch.masks)), [logits])
+
+    def picture(self, model: nn.Module, batch: ImageBatch) -> tuple[bytes, float | None]:
+        """Return the image in grey, outlined: true mask blue, predicted orange, where they agree white."""
+        logits, images, masks = map(batch.cropped, (model(batch.images), batch.images, batch.masks))
+        every = -(-max(logits.shape[-2:]) // MOST_PICTURE_PIXELS)
+        shown = images[0].mean(dim=0)[::every, ::every]
+        # From black to the brightest pixel: fluorescence images are dark.
+        grey = (shown * ((GREYS - 1) / shown.max().clamp(min=1 / 255))).round().cpu().numpy()
+        regions = [(each[0, 0] > 0)[::every, ::every].cpu().numpy() for each in (masks, logits)]
+        true, predicted = map(outline, regions)
+        pixels = np.where(true | predicted, GREYS - 1 + true + 2 * predicted, grey)
+        drawn = Image.fromarray(pixels.astype(np.uint8), "P")
+        drawn.putpalette([*np.repeat(np.arange(GREYS) * 255 // (GREYS - 1), 3), *np.ravel(OUTLINE_COLOURS)])
+        packed = io.BytesIO()
+        drawn.save(packed, "PNG", optimize=True)
+        return packed.getvalue(), PixelCounts(*count_pixels(logits, masks).tolist()).iou
+
+    def result(self, counts: Tensor, evaluated: Evaluated) -> Result:
+        require_finite(counts, evaluated.epochs, "evaluation")
+        total = PixelCounts(*counts.sum(dim=0).tolist())
+        return Result(
+            **evaluated.model_dump(),
+            **dataclasses.asdict(total),
+            iou=total.iou,
+            dice=total.dice,
+            image_iou=mean_image_iou(counts),
+        )
+
+
+def outline(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return the foreground [h, w] that has background, or the end of the image, beside it."""
+    padded = np.pad(mask, 1)
+    inside = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
+    return np.asarray(mask & ~inside)
+
+
+def _verify(verification: Verification, group: Group) -> None:
+    """Hash the files that training will read, each once on every host; UserError (65) on every worker."""
+    begin = time.perf_counter()
+    group.run_on_all(verification.verify_all)
+    mebibytes = sum(group.gather_numbers(verification.bytes)) / 2**20
+    seconds = time.perf_counter() - begin
+    if group.rank == 0 and seconds > UNREPORTED_SECONDS:
+        print(f"verified {mebibytes:.1f} MiB of images in {seconds:.2f} s", flush=True)
+
+
+def count_pixels(logits: Tensor, mask: Tensor) -> Tensor:
+    """Return int64 [4]: true positive, false positive, false negative, true negative pixels.
+
+    A pixel is predicted as foreground where its logit is above 0, that is its probability above
+    one half. `logits` and `mask` have the same shape; the mask holds 0 and 1.
+    """
+    assert logits.shape == mask.shape, f"logits {tuple(logits.shape)}, mask {tuple(mask.shape)}"
+    predicted = logits > 0
+    actual = mask > 0
+    true_positive = (predicted & actual).sum()
+    false_positive = predicted.sum() - true_positive
+    false_negative = actual.sum() - true_positive
+    true_negative = mask.numel() - true_positive - false_positive - false_negative
+    return torch.stack([true_positive, false_positive, false_negative, true_negative])
+
+
+def mean_image_iou(counts: Tensor) -> float | None:
+    """Return the mean of the images' own IoU, over those that have one, from int64 counts [images, 4]."""
+    of_images = [PixelCounts(*row).iou for row in counts.tolist()]
+    defined = [iou for iou in of_images if iou is not None]
+    # Summed exactly, so that it does not depend on the order of the images.
+    return math.fsum(defined) / len(defined) if defined else None
+
+
+def finite_counts(counts: Tensor, outputs: Iterable[Tensor]) -> Tensor:
+    """Return the counts of a sample, or `NOT_FINITE` where an output is NaN or infinite.
+
+    It does not wait for the device. Minus infinity is what a model may mean, of what it rules out.
+    """
+    for output in outputs:
+        counts = torch.where((output < torch.inf).all().to(counts.device), counts, NOT_FINITE)
+    return counts
+
+
+def require_finite(counts: Tensor, epochs: int, place: str) -> None:
+    """Raise UserError (70) where outputs behind counts [samples, k] are not finite, on all workers alike."""
+    found = (counts == NOT_FINITE).any(dim=1).nonzero()
+    if len(found):
+        samples = f"{len(found)} of {len(counts)} test samples, first number {found[0].item()}"
+        cause = "the training diverged, or in evaluation mode the model divides by zero"
+        problem = f"{place}: after {epochs} epochs outputs are NaN or infinite for {samples}: {cause}"
+        raise UserError(problem, EXIT_DIVERGED)

@@ -21,8 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from unet_scaling.data.batches import SampleData, sample_sha256
 from unet_scaling.data.order import Indices
-from unet_scaling.run.training_state import leaving_no_trace, some_of, unchanged_buffers
-from unet_scaling.run.weights import weights_sha256
+from unet_scaling.run.training_state import leaving_no_trace, some_of, unchanged_buffers, weights_sha256
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.record_lines import SCORE_NAME
 from unet_scaling.study.texts import WORDS_OF_LOSSES
