@@ -19,7 +19,7 @@ from analysis.predict import Series, all_series
 from analysis.stats import CONFIDENCE, median_intervals, share_interval, timed
 from analysis.study import FORECAST_COLUMNS, NAN, POINT, SERIES, Array, Names, Study, bounded
 from analysis.text import count, listed, number, number_with_interval, percent
-from unet_scaling.interpreter import commit
+from unet_scaling import commit
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
 SCORED_COLUMNS = (

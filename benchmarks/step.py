@@ -42,7 +42,7 @@ from unet_scaling.data.synthetic import make
 from unet_scaling.group.group import single_worker
 from unet_scaling.group.identity import KEEP_MEMORY
 from unet_scaling.group.worker import keep_memory
-from unet_scaling.measure.phases import NO_CLOCK
+from unet_scaling.measure.epoch_meter import NO_CLOCK
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.training import Step, build_model, build_optimizer, load_task
 

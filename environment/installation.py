@@ -11,9 +11,9 @@ import torch
 
 from slurm.local import launch
 from slurm.preflight import is_installed
-from unet_scaling.group.facts import versions
 from unet_scaling.group.rendezvous import WITHOUT_NCCL
 from unet_scaling.group.trial import trial_config, twin_functions
+from unet_scaling.group.worker import versions
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.config import ALL_FRAMEWORKS, FRAMEWORKS, WRAPPERS, Framework
 from unet_scaling.study.errors import EXIT_BUG, run_program, run_worker

@@ -9,8 +9,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from slurm.cluster import Cluster, Geometry, geometry, one_per_node, prologue_path
+from unet_scaling import IS_CLONE
 from unet_scaling.group.identity import IDENTITY_VARIABLES, KEEP_MEMORY
-from unet_scaling.interpreter import IS_CLONE
 from unet_scaling.study.config import PROGRAMS_FOLDER, RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import open_to_append, write_atomically

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from tests.faults import FILE_BYTES, FILLER_NAME, FLIPPED_VARIABLE, SECONDS_FULL_VARIABLE, Fault
-from unet_scaling.data import cache
+from unet_scaling.data import images
 from unet_scaling.data.batches import RunData
 from unet_scaling.group.identity import identify
 from unet_scaling.run import checkpoint, recorder
@@ -139,14 +139,14 @@ def slow_the_removal(*_: Any) -> None:
 
 def slow_then_stuck_decoding(_: list[Any]) -> None:
     """Let each of the first images take a while, in which the decoder works, and the next one for ever."""
-    load = cache.load_pair  # type: ignore[attr-defined]
+    load = images.load_pair
     numbers = itertools.count()
 
     def slowly(*arguments: Any, **options: Any) -> Any:
         time.sleep(SLOW_IMAGE_SECONDS if next(numbers) < SLOW_IMAGES else STALL_SECONDS)
         return load(*arguments, **options)
 
-    cache.load_pair = slowly  # type: ignore[attr-defined]
+    images.load_pair = slowly
 
 
 def terminate_soon(*_: Any) -> None:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from unet_scaling.data.batches import RunData
-from unet_scaling.data.cache import CachedImages
+from unet_scaling.data.images import CachedImages
 from unet_scaling.group.identity import identify
 from unet_scaling.model import UNet
 from unet_scaling.study.record import Record

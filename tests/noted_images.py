@@ -9,7 +9,7 @@ from typing import Any
 import numpy.typing as npt
 
 from unet_scaling.data.batches import ImageSource
-from unet_scaling.data.decoding import PackedBatch
+from unet_scaling.data.images import PackedBatch
 from unet_scaling.data.order import Indices
 
 

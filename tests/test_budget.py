@@ -11,8 +11,8 @@ from slurm.local import launch
 from tests.machine import needs_a_core_each
 from tests.trained import PLAIN_EPOCHS, TrainedRun, TrainedRuns, plain_config
 from unet_scaling.group.group import single_worker
-from unet_scaling.measure.epoch_meter import StartupClock, process_age
 from unet_scaling.measure.ping_pong import PING_PONG_BYTES, choose_pairs, read_ping_pong
+from unet_scaling.run.recorder import StartupClock, process_age
 from unet_scaling.study.config import FRAMEWORKS
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import RECORD_NAME

@@ -17,8 +17,8 @@ from tests.faults import READ_BACK
 from tests.records import make_study, write_run
 from tests.studies import make_images, make_point
 from tests.test_checkpoint import GROUP, POINT, save, trained
-from unet_scaling.data.cache import build_cache, open_cache
 from unet_scaling.data.folder import read_manifest
+from unet_scaling.data.images import build_cache, open_cache
 from unet_scaling.measure.ping_pong import PingPong, read_ping_pong, write_ping_pong
 from unet_scaling.run.checkpoint import load_checkpoint
 from unet_scaling.run.run_claim import OWNER_NAME, Owner, this_process

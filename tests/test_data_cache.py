@@ -15,12 +15,11 @@ import pytest
 import torch
 
 from tests.data_folders import blob, make_folder, noise, options, refused, save
-from unet_scaling.data import cache
+from unet_scaling.data import images as module
 from unet_scaling.data.batches import unpack_bits
-from unet_scaling.data.cache import build_cache, cache_path, default_cache_root, open_cache
 from unet_scaling.data.checking import check_folder
-from unet_scaling.data.decoding import DecodedImages
 from unet_scaling.data.folder import Manifest, write_manifest
+from unet_scaling.data.images import DecodedImages, build_cache, cache_path, default_cache_root, open_cache
 from unet_scaling.data.pixels import packed_width
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
@@ -29,13 +28,13 @@ from unet_scaling.study.errors import UserError
 KILLED_BUILDER = """
 import os, signal, sys
 from pathlib import Path
-from unet_scaling.data import cache
+from unet_scaling.data import images
 from unet_scaling.data.folder import read_manifest
 from unet_scaling.study.options import Data
 folder, root = Path(sys.argv[1]), Path(sys.argv[2])
 Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 data = Data(folder=str(folder), image_height=16, image_width=16)
-cache.build_cache(read_manifest(folder / "manifest.json"), folder, data, root)
+images.build_cache(read_manifest(folder / "manifest.json"), folder, data, root)
 """
 
 
@@ -103,7 +102,7 @@ def test_all_that_changes_a_pixel_has_its_own_cache_and_nothing_else(
     places = {place, *(cache_path(manifest, options(folder, **change), root) for change in changes)}
     save(folder / "images" / "p0.png", noise(seed=99))
     places.add(cache_path(check_folder(folder), options(folder), root))
-    monkeypatch.setattr(cache, "CACHE_FORMAT", 1_000_000)
+    monkeypatch.setattr(module, "CACHE_FORMAT", 1_000_000)
     places.add(cache_path(manifest, options(folder), root))
     assert len(places) == 1 + len(changes) + 2
 
@@ -121,14 +120,14 @@ def test_the_slower_of_two_builders_keeps_what_the_faster_made(
     folder: Path, root: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = options(folder)
-    write_arrays = cache._write_arrays
+    write_arrays = module._write_arrays
 
     def overtaken(*arguments: Any) -> None:
-        monkeypatch.setattr(cache, "_write_arrays", write_arrays)
+        monkeypatch.setattr(module, "_write_arrays", write_arrays)
         build_cache(manifest, folder, data, root)
         write_arrays(*arguments)
 
-    monkeypatch.setattr(cache, "_write_arrays", overtaken)
+    monkeypatch.setattr(module, "_write_arrays", overtaken)
     place = build_cache(manifest, folder, data, root)
     assert sorted(path.name for path in root.iterdir()) == [place.name]
     open_cache(manifest, folder, data, root)

@@ -17,7 +17,7 @@ from tests.studies import make_images, make_point
 from unet_scaling.data.batches import ImageBatch, ImageData, Prefetcher
 from unet_scaling.data.folder import read_manifest
 from unet_scaling.group.group import single_worker
-from unet_scaling.measure.phases import NO_CLOCK
+from unet_scaling.measure.epoch_meter import NO_CLOCK
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
 from unet_scaling.task.task import UNetTask
@@ -30,7 +30,7 @@ from tests.studies import make_point
 from unet_scaling.task.task import UNetTask
 from unet_scaling.group.group import single_worker
 from unet_scaling.group.identity import STOP_SIGNALS
-from unet_scaling.measure.phases import NO_CLOCK
+from unet_scaling.measure.epoch_meter import NO_CLOCK
 
 if __name__ == "__main__":
     for number in STOP_SIGNALS:

@@ -28,8 +28,8 @@ from tests.faults import (
     trained,
 )
 from tests.faulty import PAUSE_SECONDS, SLOW_IMAGE_SECONDS, SLOW_IMAGES
-from unet_scaling.group.facts import speed_variables
 from unet_scaling.group.watchdog import blocking, start_watchdog
+from unet_scaling.group.worker import speed_variables
 from unet_scaling.run.checkpoint import STOP_AT_VARIABLE
 from unet_scaling.run.run_folder import reporting_errors
 from unet_scaling.study.disturbance import disturbance

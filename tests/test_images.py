@@ -19,9 +19,9 @@ from tests.data_folders import blob, noise, options, refused, save
 from tests.encodings import COLOUR, ENCODINGS, GREY, Array, Encoding, pil
 from unet_scaling.data.__main__ import main
 from unet_scaling.data.batches import shifted_out, unpack_bits
-from unet_scaling.data.cache import build_cache, open_cache
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.folder import parse_foreground, read_manifest
+from unet_scaling.data.images import build_cache, open_cache
 from unet_scaling.data.pixels import (
     colours_of,
     decode,

@@ -13,9 +13,16 @@ from torch import Tensor, nn
 from tests.studies import make_point
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure import epoch_meter
-from unet_scaling.measure import phases as product
-from unet_scaling.measure.epoch_meter import BudgetMeter, Meter, StepSample, gather_budget
-from unet_scaling.measure.phases import NO_CLOCK, Clock, HostClock, phase_clock
+from unet_scaling.measure.epoch_meter import (
+    NO_CLOCK,
+    BudgetMeter,
+    Clock,
+    HostClock,
+    Meter,
+    StepSample,
+    gather_budget,
+    phase_clock,
+)
 from unet_scaling.run.recorder import Recorder
 from unet_scaling.run.run_folder import RunFolder
 from unet_scaling.study.record_lines import PHASE_COLUMNS, LongestStep, Phase
@@ -43,7 +50,7 @@ TIME = HandClock()
 
 @pytest.fixture
 def _by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(product, "clock_seconds", TIME.perf_counter)
+    monkeypatch.setattr(epoch_meter, "clock_seconds", TIME.perf_counter)
 
 
 class Slow(torch.autograd.Function):

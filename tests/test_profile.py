@@ -15,7 +15,7 @@ import torch
 from tests.data_folders import make_folder, refused
 from tests.noted_images import NotedImages
 from tests.studies import tiny_study
-from unet_scaling.data import cache, decoding
+from unet_scaling.data import images as module
 from unet_scaling.data.batches import to_device
 from unet_scaling.data.pixels import decode
 from unet_scaling.profile.__main__ import main
@@ -98,7 +98,7 @@ def test_the_stages_load_what_training_loads_and_a_delay_is_in_its_own(
             time.sleep(DELAY_SECONDS / 2)  # for each file of a pair
             return decode(path, content, mask)
 
-        monkeypatch.setattr(decoding, "decode", slow)
+        monkeypatch.setattr(module, "decode", slow)
         stages = time_stages(subject, "decode", CPU, seconds=60)
     assert list(stages) == ["read", "decode", "convert", "resize", "collate", "to floats"]
     assert [stages[name].count for name in ("read", "decode", "collate")] == [4, 4, 2]
@@ -131,7 +131,7 @@ def test_prefetched_steps_stay_on_the_cores_of_one_worker(study: StudyConfig, no
 def test_a_profile_takes_a_sample_leaves_no_cache_and_fits_into_shared_memory(
     study: StudyConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = cache.default_cache_root()
+    root = module.default_cache_root()
     before = set(root.iterdir()) if root.is_dir() else set()
     with open_subject(with_data(study, image_height=[32, 48]), 4) as subject:
         assert subject.cached.images.shape == (4, 32, 32, 1)

@@ -7,9 +7,8 @@ import sys
 import pytest
 
 from slurm.local import launch
-from unet_scaling.group.facts import speed_variables
 from unet_scaling.group.identity import KEEP_MEMORY
-from unet_scaling.group.worker import GLIBC_PREFIX, PRELOAD
+from unet_scaling.group.worker import GLIBC_PREFIX, PRELOAD, speed_variables
 from unet_scaling.study.config import PROJECT
 
 FASTER = {
@@ -50,7 +49,7 @@ def test_names_the_variables_that_decide_speed_and_none_of_one_job_or_with_a_sec
 
 
 def test_names_the_mpi_library_without_loading_what_would_start_it() -> None:
-    program = "import sys; from unet_scaling.group.facts import versions; print(versions()['mpi']); "
+    program = "import sys; from unet_scaling.group.worker import versions; print(versions()['mpi']); "
     done = subprocess.run(
         [sys.executable, "-c", f"{program}print('mpi4py.MPI' in sys.modules)"],
         capture_output=True, text=True, check=True,

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from tests.cluster import free_port
 from tests.studies import make_point, make_run
-from unet_scaling.group import facts as facts_module
 from unet_scaling.group import group
-from unet_scaling.group.facts import verify_group
+from unet_scaling.group import worker as worker_module
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import Identity
 from unet_scaling.group.rendezvous import LEAST_AGE_SECONDS, remove_left_segments
+from unet_scaling.group.worker import verify_group
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.options import HorovodKnobs
@@ -188,7 +188,7 @@ def test_what_makes_workers_no_group_is_refused_on_all_alike(
 
 def test_the_first_worker_with_another_version_is_named_with_both(monkeypatch: pytest.MonkeyPatch) -> None:
     told = iter([{"torch": "2.13.0", "driver": "1"}, {"torch": "2.13.0"}, {"torch": "2.12.1"}])
-    monkeypatch.setattr(facts_module, "versions", lambda: next(told))
+    monkeypatch.setattr(worker_module, "versions", lambda: next(told))
     point = make_point(Path("/images"), workers=3)
 
     def verify(own: Group) -> str:

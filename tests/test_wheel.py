@@ -13,7 +13,7 @@ import pytest
 from slurm.processes import mpiexec_program
 from tests.layout_rules import OPTIONAL_PARTS
 from tests.studies import TINY_STUDY, UNJUDGED, make_images
-from unet_scaling.interpreter import CODE_FOLDER
+from unet_scaling import CODE_FOLDER
 from unet_scaling.study.errors import UserError
 
 # For people who have a clone: a notebook, and scripts that call .venv of its root.

@@ -2,7 +2,7 @@
 
 import gc
 
-from unet_scaling.interpreter import require_packages
+from unet_scaling import require_packages
 
 
 def run_command() -> None:

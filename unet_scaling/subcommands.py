@@ -10,7 +10,7 @@ import sys
 import tomllib
 from typing import Any
 
-from unet_scaling.interpreter import CODE_FOLDER, IS_CLONE
+from unet_scaling import CODE_FOLDER, IS_CLONE
 from unet_scaling.study.errors import EXIT_OK, EXIT_USAGE, UserError, exit_codes_text, optional_part
 from unet_scaling.study.texts import COMMAND, did_you_mean
 

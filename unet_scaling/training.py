@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from unet_scaling.data.batches import Batch, RunData
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.group.worker import keep_memory
-from unet_scaling.measure.phases import NO_CLOCK, Clock
+from unet_scaling.measure.epoch_meter import NO_CLOCK, Clock
 from unet_scaling.model import Norm
 from unet_scaling.run.training_state import (
     PLAYED_STATISTICS,

@@ -10,8 +10,7 @@ from torch.optim import Optimizer
 from unet_scaling.data.batches import RunData
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
-from unet_scaling.measure.epoch_meter import Meter
-from unet_scaling.measure.phases import synchronized_seconds
+from unet_scaling.measure.epoch_meter import Meter, synchronized_seconds
 from unet_scaling.run.checkpoint import EpochSoFar, Position, SafePoints
 from unet_scaling.run.recorder import Recorder
 from unet_scaling.run.training_state import (

@@ -28,7 +28,7 @@ from analysis.text import (
     sentence,
     with_restriction,
 )
-from unet_scaling.interpreter import CODE_FOLDER, IS_CLONE
+from unet_scaling import CODE_FOLDER, IS_CLONE
 
 # Counted up when a key is removed, renamed or changes its meaning; new keys may come at any time.
 SCHEMA_VERSION = 2

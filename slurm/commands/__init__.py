@@ -1,3 +1,3 @@
-from unet_scaling.interpreter import require_packages
+from unet_scaling import require_packages
 
 require_packages()

@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
-from unet_scaling.data.decoding import PackedBatch, Verification
+from unet_scaling.data.images import PackedBatch, Verification
 from unet_scaling.data.order import Indices, Split, epoch_order, test_share_of_worker, worker_batches
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import STOP_SIGNALS
-from unet_scaling.measure.phases import NO_CLOCK, Clock
+from unet_scaling.measure.epoch_meter import NO_CLOCK, Clock
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError, kill_loader_processes
 from unet_scaling.study.options import AUGMENTATION_STREAM, TRANSFORM_STREAM, Data
@@ -56,7 +56,7 @@ SEED_BITS = 63
 # Of each process, waiting to be taken while it works on the next one: torch's default.
 PREFETCHED_BATCHES = 2
 # Imported once by the fork server: a loader process then starts in milliseconds instead of seconds.
-PRELOADED = ["torch", "unet_scaling.data.batches", "unet_scaling.data.cache"]
+PRELOADED = ["torch", "unet_scaling.data.batches", "unet_scaling.data.images"]
 
 
 class Source(Protocol):

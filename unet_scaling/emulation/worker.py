@@ -23,7 +23,7 @@ from unet_scaling.data.batches import ImageBatch, ImageData
 from unet_scaling.data.order import Indices
 from unet_scaling.group.group import Group
 from unet_scaling.measure.compute_recorder import parameter_bytes
-from unet_scaling.measure.phases import Clock
+from unet_scaling.measure.epoch_meter import Clock
 from unet_scaling.model import Norm, UNet
 from unet_scaling.study.compute_profile import (
     ComputeProfile,

@@ -28,7 +28,7 @@ from unet_scaling.data.folder import read_manifest
 from unet_scaling.explain.masks import Doubles, MaskStore, Method
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
-from unet_scaling.measure.phases import synchronized_seconds
+from unet_scaling.measure.epoch_meter import synchronized_seconds
 from unet_scaling.model import UNet
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, UserError

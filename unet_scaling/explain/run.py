@@ -24,7 +24,7 @@ from unet_scaling.explain.masks import MaskStore, mask_chunks, method_of
 from unet_scaling.group.group import Group
 from unet_scaling.group.worker import keep_memory
 from unet_scaling.measure.counters import peak_memory_bytes
-from unet_scaling.measure.phases import synchronized_seconds
+from unet_scaling.measure.epoch_meter import synchronized_seconds
 from unet_scaling.run.recorder import Recorder
 from unet_scaling.run.training_state import weights_sha256
 from unet_scaling.study.config import RunConfig

@@ -21,12 +21,12 @@ from PIL import Image
 from torch import nn
 
 from unet_scaling.data.batches import CropBox, ImageBatch, to_device
-from unet_scaling.data.decoding import collate, fit_pair, foreground_of
 from unet_scaling.data.folder import (
     MASKS_FOLDER,
     FilePair,
     read_manifest,
 )
+from unet_scaling.data.images import collate, fit_pair, foreground_of
 from unet_scaling.data.pixels import (
     Bytes,
     Pixels,

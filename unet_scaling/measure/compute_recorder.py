@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from unet_scaling.group.watchdog import thread_cpu_seconds
-from unet_scaling.measure.epoch_meter import NANOSECOND_DIGITS
-from unet_scaling.measure.phases import Clock
+from unet_scaling.measure.epoch_meter import NANOSECOND_DIGITS, Clock
 from unet_scaling.study.compute_profile import ComputeProfile, ComputeStep
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import dilation

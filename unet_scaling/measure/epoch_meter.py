@@ -1,38 +1,45 @@
-"""Measure a run: its start, the network, and the epochs, with the budget their phases and counters."""
+"""Measure the epochs of a run, with the phases of every training step; and the network before them.
+
+One definition of phases for all frameworks: each moment belongs to one. A mark gives the time since the mark
+before it to a phase. Where backward ends and waiting begins is marked by the gradients themselves: each
+parameter reports its gradient (a post-accumulate hook, which runs before DDP's and Horovod's own), and the
+last report of a pass is the mark. What follows, inside backward or after it, is sync.
+"""
 
 import io
-import os
 import statistics
-import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.counters import CounterMeter
-from unet_scaling.measure.phases import NO_CLOCK, Clock, Seconds, phase_clock, synchronized_seconds
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.dilation import dilated, is_dilated
+from unet_scaling.study.dilation import clock_seconds, dilated
 from unet_scaling.study.options import STEP_SAMPLE_STREAM
 from unet_scaling.study.record_lines import (
     PHASE_COLUMNS,
-    STARTUP_COLUMNS,
     Budget,
     CpuFacts,
     GpuFacts,
     LongestStep,
     Phase,
     Probe,
-    Startup,
 )
 
+# Marks of a step: 5 in each forward and backward pass, 4 outside them.
+MARKS_PER_PASS = 5
+MARKS_PER_STEP = 4
+NO_STEP = -1
+
+Seconds = npt.NDArray[np.float64]
 if TYPE_CHECKING:
     from unet_scaling.group.processor_quota import ProcessorQuota
 
@@ -44,11 +51,6 @@ BEGUN_BEFORE = "an earlier attempt began this epoch: the phases of its steps are
 NOT_EVERY_GRADIENT = "not every parameter had one gradient per pass: where sync begins is not known"
 # About 1 MB.
 MOST_SAMPLED_ROWS = 20_000
-# The kernel knows the start of a process in ticks, some hundredths of a second.
-MILLISECOND_DIGITS = 3
-STAT = Path("/proc/self/stat")
-# Of /proc/self/stat in proc(5), counted from 1: the tick at which the process started.
-START_FIELD = 22
 ALL_REDUCE_BYTES = tuple(4**power for power in range(1, 14))  # 4 B ... 64 MiB
 # A median of fewer repeats is one outlier; more than these keep training waiting.
 FEWEST_ALL_REDUCE_REPEATS = 5
@@ -60,6 +62,167 @@ LONGEST_ALL_REDUCE_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 0.5
 
 _Column = npt.NDArray[np.generic]
+
+
+class Clock:
+    """A clock that measures nothing: for training whose budget is off."""
+
+    def mark(self, phase: Phase) -> None:
+        """Assign the time since the last mark to this phase."""
+
+    def next_step(self) -> None:
+        """End a step."""
+
+    def resume(self, now: float) -> None:
+        """Begin the next step at this moment of the monotonic clock; the time before counts for none."""
+
+
+NO_CLOCK = Clock()
+
+
+class PhaseClock(Clock, ABC):
+    """Phases of the steps of one epoch at a time, [steps, phases]; nothing is allocated in a step."""
+
+    def __init__(self, model: nn.Module, steps: int, passes: int) -> None:
+        self.steps = steps
+        self._stamps_due = steps * passes
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self._gradients = len(weights)
+        self._weights = weights
+        self.attach()
+
+    def attach(self) -> None:
+        """Put the hooks on the model, from where `close` removed them."""
+        self._hooks = [
+            weight.register_post_accumulate_grad_hook(self._ready)  # type: ignore[no-untyped-call]
+            for weight in self._weights
+        ]
+
+    def begin(self) -> None:
+        """Start an epoch; `resume` follows."""
+        self._step = 0
+        self._stamps = 0
+        self._missing = self._gradients
+
+    def close(self) -> None:
+        """Remove the hooks from the model."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def next_step(self) -> None:
+        self.mark(Phase.REST)
+        self._step += 1
+
+    @abstractmethod
+    def resume(self, now: float) -> None: ...
+
+    def seconds(self, epoch_seconds: float) -> Seconds:
+        """Return the epoch's phases [steps, phases]; the remainder of its seconds is rest of the last step.
+
+        Backward and sync are NaN where not every parameter reported once in every pass: the beginning of
+        sync is not known then.
+        """
+        phases = self._measured()
+        phases[-1, Phase.REST] += max(0.0, epoch_seconds - float(phases.sum()))
+        if self._stamps != self._stamps_due or self._missing != self._gradients:
+            phases[:, [Phase.BACKWARD, Phase.SYNC]] = np.nan
+        return phases
+
+    def _ready(self, _: Tensor) -> None:
+        self._missing -= 1
+        if self._missing == 0:
+            self.mark(Phase.BACKWARD)
+            self._missing = self._gradients
+            self._stamps += 1
+
+    @abstractmethod
+    def _measured(self) -> Seconds: ...
+
+
+class HostClock(PhaseClock):
+    """Phases of a CPU worker: work is done when its call returns."""
+
+    def __init__(self, model: nn.Module, steps: int, passes: int) -> None:
+        super().__init__(model, steps, passes)
+        self._last = 0.0
+        self._phases = np.zeros((steps, len(Phase)))
+
+    def begin(self) -> None:
+        super().begin()
+        self._phases[:] = 0
+
+    def mark(self, phase: Phase) -> None:
+        now = clock_seconds()
+        self._phases[self._step, phase] += now - self._last
+        self._last = now
+
+    def resume(self, now: float) -> None:
+        self._last = now
+
+    def _measured(self) -> Seconds:
+        return self._phases.copy()
+
+
+class DeviceClock(PhaseClock):
+    """Phases of a GPU: a mark is an event in its queue, so that nothing waits; read after the epoch.
+
+    A phase is the time that the GPU worked or idled for it: loading that hides behind queued work takes none.
+    """
+
+    def __init__(self, model: nn.Module, steps: int, passes: int, device: torch.device) -> None:
+        super().__init__(model, steps, passes)
+        self._stream = torch.cuda.current_stream(device)
+        self._events: list[torch.cuda.Event] = []
+        self._positions: list[tuple[int, int]] = []
+        self._add_events(1 + steps * (MARKS_PER_PASS * passes + MARKS_PER_STEP))
+
+    def begin(self) -> None:
+        super().begin()
+        self._used = 0
+
+    def mark(self, phase: Phase) -> None:
+        self._stamp(self._step, phase)
+
+    def resume(self, now: float) -> None:  # noqa: ARG002, the device has its own clock
+        # Outside the epoch's clock: here one more event may be created.
+        self._add_events(1)
+        self._stamp(NO_STEP, Phase.REST)
+
+    def _add_events(self, marks: int) -> None:
+        self._events += [torch.cuda.Event(enable_timing=True) for _ in range(marks)]  # type: ignore[no-untyped-call]
+        self._positions += [(NO_STEP, Phase.REST)] * marks
+
+    def _stamp(self, step: int, phase: Phase) -> None:
+        if self._used == len(self._events):  # of a script's step, which may have more passes than one
+            self._add_events(1)
+        self._events[self._used].record(self._stream)
+        self._positions[self._used] = step, phase
+        self._used += 1
+
+    def _measured(self) -> Seconds:
+        """Read the events; the device has finished the epoch, for earlier they cannot be read."""
+        phases = np.zeros((self.steps, len(Phase)))
+        for number in range(1, self._used):
+            step, phase = self._positions[number]
+            if step == NO_STEP:
+                continue
+            milliseconds = self._events[number - 1].elapsed_time(self._events[number])
+            phases[step, phase] += milliseconds / 1000
+        return phases
+
+
+def phase_clock(model: nn.Module, steps: int, passes: int, device: torch.device) -> PhaseClock:
+    """Return the clock for this device, with hooks on every parameter of the model."""
+    if device.type == "cuda":
+        return DeviceClock(model, steps, passes, device)
+    return HostClock(model, steps, passes)
+
+
+def synchronized_seconds(device: torch.device) -> float:
+    """Return monotonic seconds, after all work queued on the device; only differences mean anything."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return clock_seconds()
 
 
 class StepSample:
@@ -260,39 +423,6 @@ def _longest_step(phases: Seconds, first: int) -> LongestStep | None:
         worker=worker,
         work_seconds=round(float(work[worker]), NANOSECOND_DIGITS),
     )
-
-
-class StartupClock:
-    """The ends of the parts of a worker's start, by the names of STARTUP_COLUMNS."""
-
-    def __init__(self, opened: float) -> None:
-        """Start with the moment at which the run folder was read, the first thing after the imports."""
-        self._begun = time.perf_counter() - process_age()
-        self._ends = {"imports_seconds": opened}
-
-    def mark(self, part: str, moment: float | None = None) -> None:
-        """Let this part end at this moment of the monotonic clock, or now; the next one begins there."""
-        self._ends[part] = time.perf_counter() if moment is None else moment
-
-    def startup(self, group: Group) -> Startup | None:
-        """Return the parts of all workers, alike on all.
-
-        None of a dilated cluster: there workers start without a quota, at no speed of the emulated machine.
-        """
-        assert tuple(self._ends) == STARTUP_COLUMNS, f"parts {list(self._ends)}, not {STARTUP_COLUMNS}"
-        own = np.diff(np.array([self._begun, *self._ends.values()], dtype=np.float64))
-        parts = group.gather_array(own).clip(min=0).round(MILLISECOND_DIGITS)
-        if is_dilated():
-            return None
-        return Startup.model_validate(dict(zip(STARTUP_COLUMNS, parts.T.tolist(), strict=True)))
-
-
-def process_age() -> float:
-    """Return seconds since this process was started."""
-    fields = STAT.read_text().rpartition(")")[2].split()
-    # What stands behind the name in brackets begins with the third field.
-    ticks = int(fields[START_FIELD - 3])
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def probe_network(group: Group) -> Probe | None:

@@ -29,30 +29,28 @@ from unet_scaling.data.batches import (
     to_floats,
     transfer,
 )
-from unet_scaling.data.cache import (
+from unet_scaling.data.folder import Manifest, read_manifest
+from unet_scaling.data.images import (
     BUILDING_PREFIX,
     CachedImages,
-    build_cache,
-    cannot_be_kept,
-    default_cache_root,
-    open_cache,
-    pair_bytes,
-)
-from unet_scaling.data.decoding import (
     DecodedImages,
     PackedBatch,
     Verification,
+    build_cache,
+    cannot_be_kept,
     collate,
     convert_pair,
     decode_pair,
+    default_cache_root,
     fit_pair,
+    open_cache,
+    pair_bytes,
     read_pair,
 )
-from unet_scaling.data.folder import Manifest, read_manifest
 from unet_scaling.data.order import Indices, Split, epoch_order, split
 from unet_scaling.group.group import single_worker
 from unet_scaling.group.rendezvous import SHARED_MEMORY
-from unet_scaling.measure.phases import Seconds, phase_clock, synchronized_seconds
+from unet_scaling.measure.epoch_meter import Seconds, phase_clock, synchronized_seconds
 from unet_scaling.profile.findings import (
     LOADING_NAMES,
     STAGES,

@@ -11,7 +11,7 @@ from pathlib import Path
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from unet_scaling.measure.phases import NO_CLOCK, Clock
+from unet_scaling.measure.epoch_meter import NO_CLOCK, Clock
 from unet_scaling.record.meter import MarkedModel, Marks
 from unet_scaling.record.recording import Recording, RunOptions, count_samples, group_of_script
 from unet_scaling.study.record_lines import Phase

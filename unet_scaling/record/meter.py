@@ -3,7 +3,7 @@
     data wait        until the loader gives a batch
     host to device   from there until the forward pass
     forward          of the model alone
-    backward         the loss, and until the last gradient of the worker is ready (measure/phases.py)
+    backward         the loss, and until the last gradient of the worker is ready (measure/epoch_meter.py)
     sync             until the optimizer begins its update: with Horovod, until it has the averages
     optimizer        the update
     rest             until the next batch is asked for
@@ -21,8 +21,16 @@ from torch.optim import Optimizer
 
 from unet_scaling.group.group import Group
 from unet_scaling.measure.counters import CounterMeter
-from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT, StepSample, gather_budget
-from unet_scaling.measure.phases import NO_CLOCK, Clock, PhaseClock, phase_clock, synchronized_seconds
+from unet_scaling.measure.epoch_meter import (
+    NO_CLOCK,
+    NOT_EVERY_GRADIENT,
+    Clock,
+    PhaseClock,
+    StepSample,
+    gather_budget,
+    phase_clock,
+    synchronized_seconds,
+)
 from unet_scaling.study.record_lines import Epoch, Phase
 
 NO_MODEL = "record.begin was given no model and optimizer, on which hooks could mark the phases"

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unet_scaling.group.facts import own_facts, provenance, speed_variables
 from unet_scaling.group.group import Group, single_worker
 from unet_scaling.group.identity import Identity, identify
 from unet_scaling.group.rendezvous import horovod_transport
+from unet_scaling.group.worker import own_facts, provenance, speed_variables
 from unet_scaling.record.meter import LoopHooks, MarkedModel, ScriptMeter
 from unet_scaling.study.config import PLAIN_NAME, PLAIN_NAME_WORDS
 from unet_scaling.study.errors import UserError

@@ -1,6 +1,8 @@
 """The recorder of an attempt: the lines of its record, its checkpoints, and what a complete run leaves."""
 
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -8,16 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from unet_scaling import CODE_FOLDER
 from unet_scaling.data.batches import RunData
-from unet_scaling.group.facts import provenance, verify_group
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import thread_ids
-from unet_scaling.interpreter import CODE_FOLDER
-from unet_scaling.measure.epoch_meter import BudgetMeter, Meter, StartupClock, probe_network
+from unet_scaling.group.worker import provenance, verify_group
+from unet_scaling.measure.epoch_meter import BudgetMeter, Meter, probe_network
 from unet_scaling.run.checkpoint import (
     EpochSoFar,
     Position,
@@ -48,6 +51,7 @@ from unet_scaling.study.record_lines import (
     PICTURES_NAME,
     SALIENCY_FOLDER,
     SALIENCY_ORIGIN_NAME,
+    STARTUP_COLUMNS,
     STEPS_NAME,
     End,
     Epoch,
@@ -57,6 +61,7 @@ from unet_scaling.study.record_lines import (
     RecordLine,
     Resumed,
     Saliency,
+    Startup,
     WorkerFacts,
 )
 from unet_scaling.study.study_file import LOG_NAME, older_log
@@ -68,6 +73,11 @@ if TYPE_CHECKING:
 
 # With which gradients travel under training.gradient_compression = "fp16".
 FP16_BYTES = 2
+# The kernel knows the start of a process in ticks, some hundredths of a second.
+MILLISECOND_DIGITS = 3
+STAT = Path("/proc/self/stat")
+# Of /proc/self/stat in proc(5), counted from 1: the tick at which the process started.
+START_FIELD = 22
 
 
 @contextmanager
@@ -423,3 +433,36 @@ def sent_bytes(model: nn.Module, config: RunConfig) -> int:
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     half = config.training.gradient_compression == "fp16"
     return sum(weight.numel() * (FP16_BYTES if half else weight.element_size()) for weight in weights)
+
+
+class StartupClock:
+    """The ends of the parts of a worker's start, by the names of STARTUP_COLUMNS."""
+
+    def __init__(self, opened: float) -> None:
+        """Start with the moment at which the run folder was read, the first thing after the imports."""
+        self._begun = time.perf_counter() - process_age()
+        self._ends = {"imports_seconds": opened}
+
+    def mark(self, part: str, moment: float | None = None) -> None:
+        """Let this part end at this moment of the monotonic clock, or now; the next one begins there."""
+        self._ends[part] = time.perf_counter() if moment is None else moment
+
+    def startup(self, group: Group) -> Startup | None:
+        """Return the parts of all workers, alike on all.
+
+        None of a dilated cluster: there workers start without a quota, at no speed of the emulated machine.
+        """
+        assert tuple(self._ends) == STARTUP_COLUMNS, f"parts {list(self._ends)}, not {STARTUP_COLUMNS}"
+        own = np.diff(np.array([self._begun, *self._ends.values()], dtype=np.float64))
+        parts = group.gather_array(own).clip(min=0).round(MILLISECOND_DIGITS)
+        if is_dilated():
+            return None
+        return Startup.model_validate(dict(zip(STARTUP_COLUMNS, parts.T.tolist(), strict=True)))
+
+
+def process_age() -> float:
+    """Return seconds since this process was started."""
+    fields = STAT.read_text().rpartition(")")[2].split()
+    # What stands behind the name in brackets begins with the third field.
+    ticks = int(fields[START_FIELD - 3])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

@@ -29,10 +29,10 @@ from pathlib import Path
 
 import torch
 
-from unet_scaling.group.facts import speed_variables
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import identify
 from unet_scaling.group.watchdog import start_watchdog, thread_ids
+from unet_scaling.group.worker import speed_variables
 from unet_scaling.measure.counters import peak_memory_bytes
 from unet_scaling.run.checkpoint import Interruption
 from unet_scaling.run.run_claim import OWNER_NAME, RunClaim

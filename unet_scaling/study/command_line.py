@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from unet_scaling.interpreter import PROJECT
+from unet_scaling import PROJECT
 from unet_scaling.study.errors import exit_codes_text
 from unet_scaling.study.texts import COMMAND, did_you_mean
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, Field, SerializeAsAny, WithJsonSchema, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from unet_scaling.interpreter import CODE_FOLDER, IS_CLONE
-from unet_scaling.interpreter import PROJECT as PROJECT
+from unet_scaling import CODE_FOLDER, IS_CLONE
+from unet_scaling import PROJECT as PROJECT
 from unet_scaling.study.dilation import dilated, is_dilated
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import (

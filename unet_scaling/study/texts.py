@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from unet_scaling.interpreter import IS_CLONE, PROJECT
+from unet_scaling import IS_CLONE, PROJECT
 
 # Words in the names of scores of which less is better.
 WORDS_OF_LOSSES = re.compile(

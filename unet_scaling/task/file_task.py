@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.utils.data import default_collate
 
 from unet_scaling.data.batches import Batch, SampleData, SampleSource, sample_digests, samples_sha256
-from unet_scaling.data.decoding import Verification
+from unet_scaling.data.images import Verification
 from unet_scaling.data.order import Split, require_enough_images
 from unet_scaling.group.group import Group
 from unet_scaling.model import Norm

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from unet_scaling.data.batches import Batch
-from unet_scaling.data.decoding import SHOWN_DIGEST_CHARACTERS
+from unet_scaling.data.images import SHOWN_DIGEST_CHARACTERS
 from unet_scaling.run.run_folder import is_out_of_memory
 from unet_scaling.run.training_state import one_line
 from unet_scaling.study.config import RunConfig

@@ -22,15 +22,17 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from unet_scaling.data.batches import ImageBatch, ImageData, ImageSource, RunData
-from unet_scaling.data.cache import (
+from unet_scaling.data.folder import Manifest, read_manifest
+from unet_scaling.data.images import (
+    DecodedImages,
     ResidentImages,
+    Verification,
     build_cache,
     default_cache_root,
     open_cache,
     verification_of_cache,
+    verification_of_files,
 )
-from unet_scaling.data.decoding import DecodedImages, Verification, verification_of_files
-from unet_scaling.data.folder import Manifest, read_manifest
 from unet_scaling.data.order import require_enough_images, split
 from unet_scaling.group.group import Group
 from unet_scaling.model import Norm, UNet
