@@ -11,8 +11,7 @@ import torch
 
 from slurm.local import launch
 from slurm.preflight import is_installed
-from unet_scaling.group.rendezvous import WITHOUT_NCCL
-from unet_scaling.group.trial import trial_config, twin_functions
+from unet_scaling.group.rendezvous import WITHOUT_NCCL, trial_config, twin_functions
 from unet_scaling.group.worker import versions
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.config import ALL_FRAMEWORKS, FRAMEWORKS, WRAPPERS, Framework

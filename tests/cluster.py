@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.virtual.services import missing_prerequisite
+from slurm.virtual.cluster import missing_prerequisite
 from unet_scaling.study.config import PROJECT
 
 PROGRAM = PROJECT / "slurm" / "virtual_cluster"

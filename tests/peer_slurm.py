@@ -13,10 +13,11 @@ from typing import Any
 
 from rich.console import Console
 
+import slurm.commands.cancel
+import slurm.commands.status
 import slurm.commands.submit
 import slurm.scheduler
 import slurm.states
-import slurm.status
 import slurm.submit
 import unet_scaling.study.texts
 from slurm.cluster import Cluster
@@ -28,8 +29,10 @@ from slurm.submit import Submitter
 from unet_scaling.study.config import PROJECT, StudyConfig
 
 # Whose time is the clock's.
-OURS = (slurm.scheduler, slurm.states, slurm.submit, slurm.status, slurm.commands.submit)
-TIMED = (*OURS, unet_scaling.study.texts)
+TIMED = (
+    slurm.scheduler, slurm.states, slurm.submit, slurm.commands.cancel, slurm.commands.status,
+    slurm.commands.submit, unet_scaling.study.texts,
+)  # fmt: skip
 
 LIVE = ("PENDING", "RUNNING")
 LONGEST_DELAY_SECONDS = 100.0

@@ -16,9 +16,9 @@ import pytest
 
 import slurm.commands.run
 import slurm.local
+from slurm.commands.status import study_rows
 from slurm.local import launch
 from slurm.processes import SAME_REQUEST_SECONDS, descendants, worker_processes
-from slurm.status import study_rows
 from slurm.study_folder import in_launch_order
 from tests.cluster import wait_until
 from tests.studies import UNJUDGED, make_images, tiny_study

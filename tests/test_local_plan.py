@@ -78,7 +78,7 @@ def test_work_grows_with_the_runs_alone_and_each_record_is_read_once(
 
     monkeypatch.setattr(record, "read_regular", noted)
     written = study.read_text().replace("batch_per_worker = 2", "batch_per_worker = [2, 4]")
-    monkeypatch.setattr("slurm.status.MOST_TABLE_ROWS", 0)
+    monkeypatch.setattr("slurm.commands.status.MOST_TABLE_ROWS", 0)
     calls = []
     for size in (1, 8, 16, 24):  # the first imports what the others find
         study.write_text(re.sub("repeats = .*", f"repeats = {size}", written))

@@ -18,13 +18,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+import slurm.commands.status
 import slurm.commands.submit
 import slurm.scheduler
 import slurm.states
-import slurm.status
 import slurm.submit
+from slurm.commands.cancel import cancel_study
+from slurm.commands.status import study_rows
 from slurm.commands.submit import submit_and_wait
-from slurm.status import cancel_study, study_rows
 from slurm.study_folder import next_cancellation
 from slurm.submit import Submitter
 from tests.peer_slurm import (

@@ -17,10 +17,11 @@ import pytest
 import slurm.after_run
 import slurm.commands.submit
 import slurm.scheduler
+from slurm.commands.cancel import cancel_study
+from slurm.commands.status import show_status, status_table, study_rows
 from slurm.local import require_ready, take_over
 from slurm.scheduler import LimitError, Printed, Slurm, UnreachableError
 from slurm.states import read_submission
-from slurm.status import cancel_study, show_status, status_table, study_rows
 from slurm.study_folder import CancelledError, locked, mark_cancelled
 from slurm.submit import Submitter
 from tests.cluster import wait_until

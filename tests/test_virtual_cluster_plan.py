@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.virtual import cluster, hosts, services
+from slurm.virtual import cluster, hosts
 from slurm.virtual.plan import Plan, command_line, load, plan_of, save, slurm_conf, task_prolog
 from tests.cluster import PROGRAM
 from unet_scaling.group.processor_quota import ProcessorHierarchy
@@ -107,7 +107,7 @@ def test_a_process_id_given_to_another_process_does_not_count(tmp_path: Path) ->
 
 def test_missing_programs_are_named_by_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(services, "SYSTEM_FOLDERS", "/nowhere")
-    reason = str(services.missing_prerequisite(accounting=True))
+    monkeypatch.setattr(cluster, "SYSTEM_FOLDERS", "/nowhere")
+    reason = str(cluster.missing_prerequisite(accounting=True))
     assert "iproute2 mariadb-server mount munge slurm-wlm slurmdbd util-linux" in reason
     assert "`slurm/virtual_cluster up --accounting --install`" in reason

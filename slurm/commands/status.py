@@ -1,8 +1,45 @@
 """Show one table of all runs of a study, and why a run is not complete."""
 
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
 from slurm.commands.options import add_submitted_study, new_console, submitted_study
-from slurm.status import show_status
+from slurm.states import RunStatus, study_statuses
+from slurm.study_folder import is_at_work
 from unet_scaling.study.command_line import CommandLine
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.record_lines import Epoch
+from unet_scaling.study.run_state import ACTIVE, RecordedRun, State
+from unet_scaling.study.study_file import (
+    config_path,
+    list_run_folders,
+    read_config,
+    recorded_study,
+)
+from unet_scaling.study.texts import LAUNCH_HINT, clean, count
+
+REFRESH_SECONDS = 10
+# Below, a table of all columns would break the names of runs.
+WIDE_CHARACTERS = 110
+# A table that folds its cells takes milliseconds a row; of more rows each is a line, to be searched.
+MOST_TABLE_ROWS = 500
+STATUS_COLUMNS = ["run", "state", "epochs", "images/s", "ends", "job", "attempt", "hosts", "why"]
+SURPLUS = "not in the study any more"
+STYLES: dict[State, str] = {
+    "complete": "green", "running": "cyan", "queued": "blue", "waiting": "dim", "resumable": "yellow",
+    "unknown": "yellow", "lost": "red", "failed": "red", "rejected": "red", "diverged": "magenta",
+    "invalid": "red", "cancelled": "yellow",
+}  # fmt: skip
 
 
 def main() -> None:
@@ -17,3 +54,153 @@ def command_line() -> CommandLine:
     form.add_argument("--json", action="store_true", help="a list of objects instead of a table")
     form.add_argument("--watch", action="store_true", help="refresh until no run is queued or running")
     return parser
+
+
+@dataclass(frozen=True)
+class StatusRow:
+    """One run. `hosts`, `epochs_done`, `images_per_second` and `expected_end` are of its newest attempt.
+
+    The speed is that of all epochs after the warm-up, or of the warm-up while there is no other.
+
+    `surplus`: the study had it once, and no longer has.
+    """
+
+    run: str
+    framework: str
+    workers: int
+    repeat: int
+    state: State
+    reason: str
+    job: str | None
+    attempt: int
+    hosts: str
+    epochs_done: int
+    epochs: int
+    images_per_second: float | None
+    expected_end: str | None
+    surplus: bool = False
+
+
+def study_rows(folder: Path) -> list[StatusRow]:
+    """Return one row per run, by framework, workers and repeat. Raises UserError where there are none."""
+    configs = {run_folder: read_config(config_path(run_folder)) for run_folder in list_run_folders(folder)}
+    if not configs:
+        raise UserError(f"{folder} holds no runs; {LAUNCH_HINT} makes them")
+    study = recorded_study(folder)
+    wanted = set(study.run_names()) if study else {config.run for config in configs.values()}
+    statuses = study_statuses(configs)
+    rows = [_row(run, surplus=run.folder.name not in wanted) for run in statuses]
+    return sorted(rows, key=lambda row: (row.framework, row.workers, row.run))
+
+
+def _row(status: RunStatus, surplus: bool) -> StatusRow:
+    config = status.run.config
+    record = status.run.record
+    header = record.header if record else None
+    return StatusRow(
+        run=config.run,
+        framework=config.framework,
+        workers=config.workers,
+        repeat=config.repeat,
+        state=status.state.state,
+        reason=status.state.reason,
+        job=status.job_id,
+        attempt=header.attempt if header else 0,
+        hosts=" ".join(sorted({worker.host for worker in header.workers})) if header else "",
+        epochs_done=len(record.epochs) if record else 0,
+        epochs=config.training.epochs,
+        images_per_second=_speed(record.epochs) if record else None,
+        expected_end=_expected_end(status.run) if status.state.state == "running" else None,
+        surplus=surplus,
+    )
+
+
+def _speed(epochs: Sequence[Epoch]) -> float | None:
+    counted = [epoch for epoch in epochs if not epoch.warmup] or epochs
+    seconds = sum(epoch.seconds for epoch in counted)
+    return sum(epoch.images for epoch in counted) / seconds if seconds else None
+
+
+def _expected_end(run: RecordedRun) -> str | None:
+    """Return the time of day at which the epochs still to do will be done, at the pace of those done."""
+    if run.record is None or not run.record.epochs:
+        return None
+    done = len(run.record.epochs)
+    pace = sum(epoch.seconds for epoch in run.record.epochs) / done
+    left = timedelta(seconds=pace * (run.config.training.epochs - done))
+    return (datetime.now() + left).strftime("%H:%M:%S")
+
+
+def show_status(folder: Path, console: Console, as_json: bool, watch: bool) -> None:
+    """Print the state of all runs; with `watch` again and again until no run is active."""
+    rows = study_rows(folder)
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+    elif watch:
+        with Live(_view(folder, rows, console), console=console, auto_refresh=False) as live:
+            # Between two runs of a study on this machine, none is running.
+            while any(row.state in ACTIVE for row in rows) or is_at_work(folder):
+                time.sleep(REFRESH_SECONDS)
+                rows = study_rows(folder)
+                live.update(_view(folder, rows, console), refresh=True)
+    elif len(rows) > MOST_TABLE_ROWS:
+        # A line for each row, in columns, with all that the wide table has.
+        cells = [STATUS_COLUMNS, *([str(cell) for cell in _cells(row, wide=True)] for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
+        lines.append(f"{folder.name}: {_title(rows)}: {_caption(rows)}")
+        print("\n".join(map(clean, lines)))
+    else:
+        console.print(_view(folder, rows, console), soft_wrap=False)
+
+
+def _view(folder: Path, rows: Sequence[StatusRow], console: Console) -> Group:
+    """Return the table, and below a narrow one why runs are in their states."""
+    wide = console.width >= WIDE_CHARACTERS
+    reasons = [] if wide else [Text(f"{row.run}: {why}") for row in rows if (why := _why(row))]
+    return Group(status_table(folder.name, rows, wide), *reasons)
+
+
+def status_table(name: str, rows: Sequence[StatusRow], wide: bool = True) -> Table:
+    """Return the rows as a table with the number of runs in each state below it.
+
+    `wide`: with the job, the attempt, the hosts and why a run is in its state.
+    """
+    table = Table(title=f"{name}: {_title(rows)}", caption=_caption(rows), box=None, pad_edge=False)
+    table.add_column("run", overflow="fold")
+    for column in STATUS_COLUMNS[1:5]:
+        table.add_column(column, no_wrap=True, justify="right" if column == "images/s" else "left")
+    for column in STATUS_COLUMNS[5:] if wide else ():
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*_cells(row, wide))
+    return table
+
+
+def _title(rows: Sequence[StatusRow]) -> str:
+    return count(sum(not row.surplus for row in rows), "run")
+
+
+def _caption(rows: Sequence[StatusRow]) -> str:
+    counted = Counter(row.state for row in rows if not row.surplus)
+    surplus = sum(row.surplus for row in rows)
+    caption = ", ".join(f"{number} {state}" for state, number in counted.most_common())
+    return caption + (f"; {surplus} more that the study no longer has" if surplus else "")
+
+
+def _cells(row: StatusRow, wide: bool) -> list[str | Text]:
+    speed = "" if row.images_per_second is None else f"{row.images_per_second:.1f}"
+    cells: list[str | Text] = [
+        Text(row.run),
+        Text(row.state, style=STYLES[row.state]),
+        f"{row.epochs_done}/{row.epochs}",
+        speed,
+        row.expected_end or "",
+    ]
+    if wide:
+        cells += [row.job or "", str(row.attempt or ""), Text(row.hosts), Text(_why(row))]
+    return cells
+
+
+def _why(row: StatusRow) -> str:
+    return "; ".join(filter(None, [SURPLUS if row.surplus else "", row.reason]))

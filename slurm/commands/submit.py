@@ -11,9 +11,9 @@ from rich.console import Console
 
 from slurm.cluster import read_cluster
 from slurm.commands.options import add_launch, add_queue, add_study, new_console, study_folder
+from slurm.commands.status import REFRESH_SECONDS, StatusRow, show_status, study_rows
 from slurm.estimate import run_probe
 from slurm.render import Places
-from slurm.status import REFRESH_SECONDS, StatusRow, show_status, study_rows
 from slurm.study_folder import CancelledError, logs_folder, next_cancellation
 from slurm.submit import LaterError, Submitter
 from unet_scaling.study.command_line import CommandLine

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from slurm.virtual import cluster, services
+from slurm.virtual import cluster
 from slurm.virtual.hosts import enter
 from slurm.virtual.plan import Plan, command, command_line, load, plan_of
 from unet_scaling.study.errors import UserError, run_program
@@ -21,7 +21,7 @@ def main() -> None:
     if given.verb == "up":
         plan = plan_of(given)
         if given.install:
-            services.install(plan.accounting)
+            cluster.install(plan.accounting)
         cluster.up(plan)
         print(f"{plan.hosts} nodes are idle. Use them from this shell:")
         print(f'  eval "$({command("env", plan.state)})"')

@@ -21,8 +21,12 @@ import torch
 from unet_scaling.doctor.findings import GLOO_VARIABLE, REPORT_PATTERN, WorkerReport
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import LAUNCHERS, Identity, identify
-from unet_scaling.group.rendezvous import built_with, prepare_shared_memory_for_mpi
-from unet_scaling.group.trial import trial_config, twin_functions
+from unet_scaling.group.rendezvous import (
+    built_with,
+    prepare_shared_memory_for_mpi,
+    trial_config,
+    twin_functions,
+)
 from unet_scaling.group.watchdog import blocking, start_watchdog
 from unet_scaling.group.worker import own_device, own_facts, speed_variables, versions
 from unet_scaling.measure.epoch_meter import synchronized_seconds

@@ -7,6 +7,7 @@ asks that server where the workers are, which `horovodrun` would start; here wor
 
 import atexit
 import os
+import runpy
 import shutil
 import socket
 import time
@@ -20,10 +21,16 @@ from typing import Any, Protocol
 
 from unet_scaling.group.identity import Identity, rendezvous_address
 from unet_scaling.group.watchdog import blocking
-from unet_scaling.study.config import FALLBACK_SECONDS, RunConfig, horovod_environment
+from unet_scaling.study.config import (
+    FALLBACK_SECONDS,
+    PROGRAMS_FOLDER,
+    Framework,
+    RunConfig,
+    horovod_environment,
+)
 from unet_scaling.study.dilation import dilated, dilation
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.options import CONTROLLER_VARIABLES
+from unet_scaling.study.options import CONTROLLER_VARIABLES, Data, Training
 
 ANSWER = "answer"
 # Worker 0 serves the store; it leaves after the others had the time to read the answer.
@@ -267,3 +274,22 @@ def _wait_for_server(host: str, port: int, timeout_seconds: float) -> None:
             time.sleep(POLL_SECONDS)
         else:
             return
+
+
+def trial_config(framework: Framework, workers: int, timeout_seconds: int = 300) -> RunConfig:
+    """Return the configuration of a run that reads no images and trains nothing."""
+    return RunConfig(
+        study="trial",
+        run="trial",
+        framework=framework,
+        workers=workers,
+        repeat=1,
+        seed=0,
+        data=Data(folder="none", image_height=16, image_width=16),
+        training=Training(epochs=0, timeout_seconds=timeout_seconds),
+    )
+
+
+def twin_functions(framework: Framework) -> dict[str, Any]:
+    """Return the functions of a twin by name, as `join_group` and `leave_group`."""
+    return runpy.run_path(str(PROGRAMS_FOLDER / framework / "train.py"))
