@@ -20,9 +20,8 @@ from analysis.findings.answer import (
     verdicts,
     wrapper_verdicts,
 )
-from analysis.findings.decide import Recommendation, recommend
-from analysis.findings.precision import width_notes
-from analysis.findings.trust import Trust
+from analysis.findings.decide import Recommendation, recommend, width_notes
+from analysis.findings.trust import Trust, outlier_notes, steadiness_notes
 from analysis.forecast import score_table
 from analysis.iou import iou_between_frameworks, iou_table, task_scores
 from analysis.machines import ONE_WORKER, check_one_worker
@@ -31,7 +30,6 @@ from analysis.points import cost_table, gpu_table, interval_notes, summarise, ta
 from analysis.predict import Extrapolation, extrapolate, request_sentences, request_table
 from analysis.processes import parallel_map
 from analysis.saliency import SaliencyFindings, maps_answer, saliency_findings
-from analysis.steady import outlier_notes, steadiness_notes
 from analysis.strategies import strategy_axes, strategy_sentence, strategy_table
 from analysis.study import COMPARED, Study
 from analysis.text import after, labelled, restriction_notes, series_name

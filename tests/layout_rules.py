@@ -36,8 +36,8 @@ ORDERS = {
     "analysis": (
         ("study", "processes"),
         ("stats", "text"),
-        ("options", "facts", "valid", "records", "beside", "older", "csv_table", "scripts", "load"),
-        ("contrast", "iou", "machines", "points", "steady"),
+        ("options", "facts", "valid", "records", "beside", "older", "csv_table", "load"),
+        ("contrast", "iou", "machines", "points"),
         ("findings",),
         ("checks",),
         ("budget",),

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from analysis.assemble import make_report
 from analysis.contrast import compare
-from analysis.findings import precision
-from analysis.findings.precision import widest
+from analysis.findings import decide
+from analysis.findings.decide import widest
 from analysis.load import load_study
 from analysis.report.program import no_more_to_come
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
@@ -46,7 +46,7 @@ def _ask_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: Sequence[str], **_: object) -> SimpleNamespace:
         monkeypatch.setattr(sys, "argv", command[2:])
         with redirect_stdout(io.StringIO()) as answer:
-            precision.main()
+            decide.main()
         return SimpleNamespace(returncode=0, stdout=answer.getvalue())
 
     monkeypatch.setattr("slurm.more_repeats.subprocess", SimpleNamespace(run=run))

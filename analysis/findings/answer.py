@@ -20,15 +20,17 @@ from analysis.findings.decide import (
     Kind,
     Recommendation,
     best_of,
+    more_repeats,
+    repeats_for_intervals,
     slower_framework,
 )
-from analysis.findings.precision import more_repeats, repeats_for_intervals
 from analysis.findings.trust import Light, Tile, Trust, incomplete
 from analysis.options import is_knob
 from analysis.stats import RECOMMENDED_REPEATS
 from analysis.study import COMPARED, NAMES, NOT_PROVEN_EQUAL, POINT, Study
 from analysis.text import Row, after, capitalised, count, device_of, lines
-from unet_scaling.study.config import PROJECT, Framework
+from unet_scaling import PROJECT
+from unet_scaling.study.config import Framework
 from unet_scaling.study.disturbance import MOST_DISTURBED
 from unet_scaling.study.texts import CALLED, LAUNCH_HINT
 

@@ -11,7 +11,7 @@ from analysis.figures.catalogue import FIGURES
 from analysis.report.columns import TABLES
 from analysis.report.tables import COMPARE_LINES
 from analysis.study import BUILT_IN_COLUMNS, BUILT_IN_SCORE, SCORE_ENDINGS, TAKEN_NAMES_FILE
-from unet_scaling.study.config import PROJECT
+from unet_scaling import PROJECT
 
 PAGE = PROJECT / "docs" / "columns.md"
 BEGIN = "<!-- tables: written by python -m analysis.report.column_lists --write -->\n"

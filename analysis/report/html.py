@@ -18,7 +18,7 @@ from analysis.forecast import score_notes
 from analysis.played import kinds_of
 from analysis.points import CLOCK
 from analysis.report.columns import TABLES, grids, shared_reasons
-from analysis.report.provenance import origin_line, origins, reproduction
+from analysis.report.exports import origin_line, origins, reproduction
 from analysis.report.tables import Grid, words_of
 from analysis.saliency import Areas, areas_of, gain
 from analysis.stats import CONFIDENCE, FEWEST_REPEATS, coverage

@@ -19,15 +19,19 @@ from analysis.csv_table import load_csv
 from analysis.figures.catalogue import FIGURES
 from analysis.figures.frame import Inputs
 from analysis.figures.svg import DrawnFigure, picture
-from analysis.findings.decide import Kind
-from analysis.findings.precision import decide
+from analysis.findings.decide import Kind, decide
 from analysis.load import load_study
 from analysis.older import arm_names, epoch_work, load_reference
 from analysis.processes import parallel_map
 from analysis.report.columns import TABLES, table_files
-from analysis.report.exports import export_files, played_short_columns, speed_columns, summary_markdown
+from analysis.report.exports import (
+    export_files,
+    played_short_columns,
+    speed_columns,
+    study_file,
+    summary_markdown,
+)
 from analysis.report.html import MAIN, report_page, which_framework
-from analysis.report.provenance import study_file
 from analysis.report.tables import Column, number_column
 from analysis.study import COMPARED, Study, names_of
 from analysis.text import clean, labelled
