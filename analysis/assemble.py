@@ -186,7 +186,12 @@ def make_report(study: Study) -> Report:
     makers = (summarise, compare, iou_table, cost_table, iou_between_frameworks)
     chunk = 1 if len(study.runs) >= MANY_RUNS else len(makers)
     points, compared, iou, cost, between = parallel_map(partial(_made, study), makers, chunk=chunk)
-    checks = [*fairness_checks(study), *_checks_of_one_worker(study, compared)]
+    checks = fairness_checks(study)
+    for framework in (COMPARED[1], *study.wrappers):
+        rows = compared[compared["framework"] == framework]
+        if len(rows):
+            other = None if framework == COMPARED[1] else framework
+            checks.append(replace(check_one_worker(rows), check=ONE_WORKER, framework=other))
     arms = withhold(compared, checks)
     comparisons = of_compared_pair(arms)
     return Report(
@@ -211,15 +216,6 @@ def make_report(study: Study) -> Report:
         gpus=gpu_table(study),
         saliency=saliency_findings(study),
     )
-
-
-def _checks_of_one_worker(study: Study, compared: pd.DataFrame) -> Iterator[Check]:
-    """Yield a check of each framework against native DDP on 1 worker."""
-    for framework in (COMPARED[1], *study.wrappers):
-        rows = compared[compared["framework"] == framework]
-        if len(rows):
-            other = None if framework == COMPARED[1] else framework
-            yield replace(check_one_worker(rows), check=ONE_WORKER, framework=other)
 
 
 def _made(study: Study, make: Callable[[Study], pd.DataFrame]) -> pd.DataFrame:

@@ -406,21 +406,16 @@ def each_against_native(study: Study, arms: pd.DataFrame, arms_iou: pd.DataFrame
     table["step_ms"] = 1000 * table["step_seconds_native"]
     for ratio, cost in zip(bounded("ratio"), bounded("cost_ms"), strict=True):
         table[cost] = table["step_ms"] * (table[ratio] - 1)
-    table["costs"] = np.where(_is_negligible(table), COSTS_NOTHING, "not shown")
+    most = NEGLIGIBLE_SHARE
+    within = (table["ratio_low"] > 1 - most) & (table["ratio_high"] < 1 + most)
+    busier = (table["busy_share_native"] - table["busy_share_other"]).abs() > most
+    is_sure = (table["pairs"] >= RECOMMENDED_REPEATS) & (table["doubts"] == "") & ~busier
+    table["costs"] = np.where(within & is_sure, COSTS_NOTHING, "not shown")
     table["outcome"] = [
         outcome.replace(HOROVOD_FASTER, f"{NAMES[framework]} faster")
         for outcome, framework in zip(table["outcome"], table["framework"], strict=True)
     ]
     return table.rename(columns={"horovod_knobs": "knobs"})[_WRAPPER_COLUMNS]
-
-
-def _is_negligible(table: pd.DataFrame) -> "pd.Series[bool]":
-    """Return whether what each row's framework costs is shown to be within NEGLIGIBLE_SHARE of a step."""
-    most = NEGLIGIBLE_SHARE
-    within = (table["ratio_low"] > 1 - most) & (table["ratio_high"] < 1 + most)
-    enough = table["pairs"] >= RECOMMENDED_REPEATS
-    busier = (table["busy_share_native"] - table["busy_share_other"]).abs()
-    return within & enough & (table["doubts"] == "") & ~(busier > most)
 
 
 def _same_weights(study: Study) -> pd.DataFrame:

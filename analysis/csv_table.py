@@ -93,16 +93,30 @@ def load_csv(source: str, columns: Mapping[str, str], weak: bool = False) -> Stu
     score_name = "iou"
     if "score" in places:
         score_name = re.sub(r"\W+", "_", header[places["score"]].casefold()).strip("_")
+    # A row is the one epoch of its run, and its evaluation.
+    epochs: dict[str, Columns] = {}
+    evaluations = {}
+    for run in runs:
+        known = {"epoch": 1, "seconds": run.seconds_per_epoch, "warmup": False, "stalled": False}
+        epochs[run.run] = {name: np.array([known.get(name, NAN)]) for name in EPOCH_COLUMNS[1:]}
+        result = dict.fromkeys(EVALUATION_COLUMNS[1:], NAN) | {"epochs": 1, "iou": run.iou}
+        evaluations[run.run] = [] if math.isnan(run.iou) else [result]
+    unit = "runs / h"
+    if is_throughput:
+        title = header[places["throughput"]]
+        # A quotient in brackets, or else the whole title.
+        in_brackets = BRACKETS.search(title)
+        unit = escape_unprintable(in_brackets[1] if in_brackets and "/" in in_brackets[1] else title)
     return Study(
         name=Path(source).stem if source != STANDARD_INPUT else "table",
         runs=table.assign(**{EPOCHS_PER_HOUR: SECONDS_PER_HOUR * table["epochs_per_second"]}),
-        epochs=stacked_columns({run.run: _epoch(run) for run in runs}, EPOCH_COLUMNS),
-        evaluations=row_table({run.run: _evaluations(run) for run in runs}, EVALUATION_COLUMNS),
+        epochs=stacked_columns(epochs, EPOCH_COLUMNS),
+        evaluations=row_table(evaluations, EVALUATION_COLUMNS),
         left_out=left_out_table([]),
         headers={},
         names=arms,
         throughput="images_per_second" if is_throughput else EPOCHS_PER_HOUR,
-        unit=_unit(header[places["throughput"]]) if is_throughput else "runs / h",
+        unit=unit,
         score=Score(score_name),
         iou_scope="not known on what",
         notes=(*_CANNOT_SAY, _of_work(is_throughput, weak)),
@@ -237,24 +251,6 @@ def _run(
         seconds_per_epoch=1 / speed,
         iou=score,
     )
-
-
-def _unit(title: str) -> str:
-    """Return the unit of a column: a quotient in brackets, or else its whole title."""
-    in_brackets = BRACKETS.search(title)
-    return escape_unprintable(in_brackets[1] if in_brackets and "/" in in_brackets[1] else title)
-
-
-def _epoch(run: Run) -> Columns:
-    """Return a row as the one epoch of its run."""
-    known = {"epoch": 1, "seconds": run.seconds_per_epoch, "warmup": False, "stalled": False}
-    return {name: np.array([known.get(name, NAN)]) for name in EPOCH_COLUMNS[1:]}
-
-
-def _evaluations(run: Run) -> list[dict[str, float]]:
-    if math.isnan(run.iou):
-        return []
-    return [dict.fromkeys(EVALUATION_COLUMNS[1:], NAN) | {"epochs": 1, "iou": run.iou}]
 
 
 def _of_work(is_throughput: bool, weak: bool) -> str:

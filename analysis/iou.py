@@ -244,7 +244,11 @@ def seeds_of(study: Study) -> list[PointSeeds]:
     """
     lost = study.left_out[study.left_out["state"] == "diverged"]
     diverged = {point: set(runs["repeat"]) for point, runs in lost.groupby(POINT)}
-    runs = study.runs.assign(constant=study.runs["run"].map(_constant_scores(study)).astype(float))
+    # What the best constant prediction scores, NaN where no count tells: the IoU of "all foreground" is the
+    # share of foreground. The counts of a task of its own do not say which answer is the most frequent.
+    last = study.evaluations.drop_duplicates("run", keep="last").set_index("run")[COUNTS].astype(float)
+    constants = (last["true_positive"] + last["false_negative"]) / last.sum(axis="columns", skipna=False)
+    runs = study.runs.assign(constant=study.runs["run"].map(constants).astype(float))
     runs["seed"] = runs["seed"].fillna(runs["repeat"]).astype(int)
     points = []
     groups: dict[Any, pd.DataFrame] = dict(iter(runs.groupby(POINT, sort=False)))
@@ -257,16 +261,6 @@ def seeds_of(study: Study) -> list[PointSeeds]:
         point = (str(options), str(framework), str(knobs), int(workers))
         points.append(PointSeeds(*point, ious, images, without_iou, constant))
     return points
-
-
-def _constant_scores(study: Study) -> "pd.Series[float]":
-    """Return by run what the best constant prediction scores on its test set, NaN where no count tells it.
-
-    The IoU of "all foreground" is the share of foreground, that of "all background" 0. The counts of a task
-    of its own do not say which answer is the most frequent.
-    """
-    last = study.evaluations.drop_duplicates("run", keep="last").set_index("run")[COUNTS].astype(float)
-    return (last["true_positive"] + last["false_negative"]) / last.sum(axis="columns", skipna=False)
 
 
 def differences_of(pairs: Sequence[tuple[PointSeeds, PointSeeds] | None]) -> list[dict[str, float]]:

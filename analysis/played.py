@@ -44,7 +44,6 @@ from analysis.stats import (
 )
 from analysis.study import ENDS, NAMES, NAN, POINT, SECONDS_PER_HOUR, SERIES, Study, bounded
 from analysis.text import Row, capitalised, count, device_of, lines, listed, series_name
-from unet_scaling.study.record_lines import Header
 
 RunKind = Literal["real", "played"]
 # From what a recommendation stops at to what it goes on with.
@@ -196,23 +195,21 @@ class KeptIou:
 def kept_ious(table: pd.DataFrame) -> list[KeptIou]:
     """Return what each series of `played_table` shows, in its order; only of series with a played run."""
     found = []
+    order = get_args(LossVerdict)
     for (options, framework, knobs), rows in table.groupby(SERIES, sort=False):
         kinds = tuple(kind for kind in ("played", "real") if (rows["kind"] == kind).any())
         if "played" not in kinds:
             continue
         alone = rows[rows["workers"] == 1]
-        counts = [_worst(of) for _, of in rows[rows["workers"] > 1].groupby("workers")]
+        counts = []
+        for _, of in rows[rows["workers"] > 1].groupby("workers"):
+            telling = of[(of["verdict"] != "undecided") | (of["pairs"] == of["pairs"].max())]
+            counts.append(min(telling.to_dict("records"), key=lambda row: order.index(row["verdict"])))
         seeds, diverged = (int(alone[name].max()) if len(alone) else 0 for name in ("seeds", "diverged"))
         nothing = alone[alone["learned"] == "no"].to_dict("records")
         series = (str(options), str(framework), str(knobs))
         found.append(KeptIou(*series, tuple(counts), seeds, diverged, kinds, nothing[0] if nothing else None))
     return found
-
-
-def _worst(rows: pd.DataFrame) -> Row:
-    order = get_args(LossVerdict)
-    telling = rows[(rows["verdict"] != "undecided") | (rows["pairs"] == rows["pairs"].max())]
-    return min(telling.to_dict("records"), key=lambda row: order.index(row["verdict"]))
 
 
 def kept_farthest_first(kept: Sequence[KeptIou]) -> dict[str, list[KeptIou]]:
@@ -338,7 +335,12 @@ class RealSpeeds:
         for part in filter(None, (study, study.played)):
             for row in part.runs.drop_duplicates(SERIES).to_dict("records"):
                 key = tuple(str(row[name]) for name in SERIES)
-                self.keys[key] = _speed_key(part.headers[row["run"]])
+                header = part.headers[row["run"]]
+                # What decides the speed of a run besides its workers.
+                options = flat_options(header.config).items()
+                kept = tuple(option for option in options if option[0] not in SPEED_NEUTRAL)
+                data = header.config.framework, header.manifest_sha256, header.train_images
+                self.keys[key] = (*data, kept)
         self.real = [tuple(map(str, key)) for key in study.runs[SERIES].drop_duplicates().to_numpy()]
         known = points[points["images_per_second"].notna()].to_dict("records")
         self.measured = {tuple(row[name] for name in POINT): row for row in known}
@@ -362,13 +364,6 @@ class RealSpeeds:
                 unseen = f"{UNSEEN_LINK}: it holds within one node only" if within_one_node else ""
                 return forecast.throughputs, "predicted", unseen
         return [NAN] * len(ENDS), "", NO_SPEED
-
-
-def _speed_key(header: Header) -> Hashable:
-    """Return what decides the speed of a run besides its workers."""
-    config = header.config
-    options = {key: value for key, value in flat_options(config).items() if key not in SPEED_NEUTRAL}
-    return config.framework, header.manifest_sha256, header.train_images, tuple(options.items())
 
 
 def plan_table(

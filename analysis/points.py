@@ -233,20 +233,17 @@ def cost_table(study: Study) -> pd.DataFrame:
         per_epoch = hours / runs["epochs_per_second"]
         table[f"{unit}_hours_per_epoch"] = launches.medians(_values(per_epoch))
     table["target_iou"] = table["options"].map(targets).astype(float)
-    to_target = _seconds_to(study, runs, runs["options"].map(targets).astype(float))
+    # Infinite for a run that never reaches its target.
+    of_runs = runs["options"].map(targets).astype(float)
+    of_evaluations = study.evaluations["run"].map(of_runs.set_axis(runs["run"])).astype(float)
+    reached = study.evaluations[study.evaluations["iou"] >= of_evaluations]
+    first = runs["run"].map(reached.groupby("run")["training_seconds"].min())
+    to_target = first.astype(float).fillna(math.inf).where(of_runs.notna())
     _add_cost(table, "seconds_to_target", launches, to_target, trained)
     for unit, hours in units.items():
         _add_cost(table, f"{unit}_hours_to_target", launches, hours * to_target, hours * trained)
     table["runs_to_target"] = to_target.lt(math.inf).groupby(launches.point).sum()
     return _with_pareto(table, study)
-
-
-def _seconds_to(study: Study, runs: pd.DataFrame, targets: "pd.Series[float]") -> "pd.Series[float]":
-    """Return training seconds of each run until its first evaluation of its target; infinite for never."""
-    of_evaluations = study.evaluations["run"].map(targets.set_axis(runs["run"])).astype(float)
-    reached = study.evaluations[study.evaluations["iou"] >= of_evaluations]
-    first = reached.groupby("run")["training_seconds"].min()
-    return runs["run"].map(first).astype(float).fillna(math.inf).where(targets.notna())
 
 
 def _add_cost(

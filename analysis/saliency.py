@@ -19,10 +19,19 @@ from scipy import special  # type: ignore[import-untyped]
 from analysis.findings.answer import COST_TITLE, Answer
 from analysis.findings.trust import Tile
 from analysis.points import summarise
-from analysis.stats import CONFIDENCE, NOT_NEGATIVE, SHARE, coverage, median_intervals, share_interval
+from analysis.stats import (
+    CONFIDENCE,
+    NOT_NEGATIVE,
+    SHARE,
+    add_bounded,
+    coverage,
+    launches_of,
+    median_intervals,
+    share_interval,
+)
 from analysis.study import NAN, POINT, Array, Explained, Study, bounded
 from analysis.text import bracketed, count, first_of, labelled, listed, percent
-from unet_scaling.study.record_lines import Header, Saliency, SaliencyPhases
+from unet_scaling.study.record_lines import Header, SaliencyPhases
 from unet_scaling.study.saliency import Faithfulness, SaliencyScore
 from unet_scaling.study.texts import score_title
 
@@ -134,7 +143,11 @@ def _run_table(study: Study) -> pd.DataFrame:
         line = study.saliency.get(run["run"])
         if line is None:
             continue
-        untimed = _why_untimed(line)
+        untimed = "" if line.seconds else "the clock shows 0 s"
+        if not line.maps:
+            untimed = "no image has a map: every prediction is empty"
+        elif line.maps_made_here < line.maps:
+            untimed = f"resumed: {line.maps_made_here} of {line.maps} maps were made by the last attempt"
         whole = sum(line.worker_seconds)
         seconds = [sum(getattr(of_worker, phase) for of_worker in line.phases) for phase in _PHASES]
         rows.append({
@@ -147,14 +160,6 @@ def _run_table(study: Study) -> pd.DataFrame:
             "untimed": untimed,
         })  # fmt: skip
     return pd.DataFrame(rows, columns=list(_RUN_COLUMNS))
-
-
-def _why_untimed(line: Saliency) -> str:
-    if not line.maps:
-        return "no image has a map: every prediction is empty"
-    if line.maps_made_here < line.maps:
-        return f"resumed: {line.maps_made_here} of {line.maps} maps were made by the last attempt"
-    return "" if line.seconds else "the clock shows 0 s"
 
 
 def _maps_study(study: Study, runs: pd.DataFrame) -> Study:
@@ -179,25 +184,18 @@ def _point_table(maps: Study, runs: pd.DataFrame) -> pd.DataFrame:
     if maps.runs.empty:
         return pd.DataFrame(columns=list(_POINT_COLUMNS))
     points = summarise(maps).rename(columns=lambda name: str(name).replace("throughput", "maps_per_second"))
-    details = []
-    for _, rows in runs[runs["untimed"] == ""].groupby(POINT, sort=False):
-        first = rows.iloc[0]
-        shares = rows[list(_SHARES)].mean()
-        seconds = rows["workers"] / rows["maps_per_second"]
-        ((low, high),) = median_intervals([seconds.to_numpy(dtype=float)], NOT_NEGATIVE)
-        per_map = float(seconds.median())
-        details.append({
-            **{name: first[name] for name in (*POINT, "method", "masks", "images")},
-            **{name: shares[name] for name in _SHARES},
-            **dict(zip(_PARTS, per_map * shares, strict=True)),
-            "split": " ".join(rows["split"].drop_duplicates()),
-            "maps": rows["maps"].median(),
-            "worker_seconds_per_map": per_map,
-            "worker_seconds_per_map_low": low,
-            "worker_seconds_per_map_high": high,
-            "peak_bytes": rows["peak_bytes"].max(),
-        })  # fmt: skip
-    return points.merge(pd.DataFrame(details), on=POINT, how="left")[list(_POINT_COLUMNS)]
+    timed = runs[runs["untimed"] == ""].reset_index(drop=True)
+    launches = launches_of(timed, POINT)
+    groups = timed.groupby(launches.point)
+    details = groups[[*POINT, "method", "masks", "images"]].first()
+    details["split"] = groups["split"].agg(lambda splits: " ".join(splits.drop_duplicates()))
+    details[["maps", "peak_bytes"]] = groups.agg({"maps": "median", "peak_bytes": "max"})
+    seconds = (timed["workers"] / timed["maps_per_second"]).to_numpy(dtype=np.float64)
+    add_bounded(details, "worker_seconds_per_map", launches.bounded(seconds, NOT_NEGATIVE))
+    details[list(_SHARES)] = groups[list(_SHARES)].mean()
+    for part, share in zip(_PARTS, _SHARES, strict=True):
+        details[part] = details["worker_seconds_per_map"] * details[share]
+    return points.merge(details, on=POINT, how="left")[list(_POINT_COLUMNS)]
 
 
 # The areas under the curves of one image and score: AREAS.

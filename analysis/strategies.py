@@ -49,7 +49,12 @@ def strategy_table(study: Study, budget: pd.DataFrame) -> pd.DataFrame:
     pairs = _pairs(study, [axis for axis in study.axes if axis not in axes])
     table = paired_ratios(study, pairs, _KEY, _ARMS)
     rows = table.rename(columns={"options_strategy": "options", "options_gradients": "against"})
-    gains = _most_gains(budget)
+    # By which share the throughput would grow if an exchange took nothing. About: of medians, and beside what
+    # the framework's wrapper costs on 1 worker, which a strategy spares.
+    gains = {}
+    for row in budget.to_dict("records"):
+        lost = sum(max(0.0, row[part]) for part in _OF_EXCHANGE)
+        gains[_of(row, "options")] = lost / (1 - lost)
     rows["most_gain"] = [gains.get(_of(row, "against"), NAN) for row in rows.to_dict("records")]
     rows = _with_scores(study, rows)
     facts = speed_facts(study)
@@ -88,18 +93,6 @@ def _pairs(study: Study, others: Sequence[str]) -> pd.DataFrame:
 def _of(row: Mapping[Any, Any], options: str) -> tuple[str, str, str, int]:
     """Return the key of the point of a row that has these of its options."""
     return row[options], row["framework"], row["knobs"], row["workers"]
-
-
-def _most_gains(budget: pd.DataFrame) -> dict[tuple[Any, ...], float]:
-    """Return by point by which share its throughput would grow if an exchange took nothing.
-
-    About: of medians, and beside what the framework's wrapper costs on 1 worker, which a strategy spares.
-    """
-    gains = {}
-    for row in budget.to_dict("records"):
-        lost = sum(max(0.0, row[part]) for part in _OF_EXCHANGE)
-        gains[_of(row, "options")] = lost / (1 - lost)
-    return gains
 
 
 def _with_scores(study: Study, rows: pd.DataFrame) -> pd.DataFrame:

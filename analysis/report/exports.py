@@ -140,19 +140,13 @@ def _places(study: Study) -> Iterator[str]:
     if is_of_slurm(study):
         yield f"the records do not name the cluster file: {NO_CLUSTER_FILE} stands for yours"
     paths = {key: [getattr(getattr(config, key[0]), key[1]) for config in configs] for key in PATH_KEYS}
-    outside = [f"{table}.{key}" for (table, key), each in paths.items() if any(map(_is_outside, each))]
+    outside = [
+        f"{table}.{key}"
+        for (table, key), each in paths.items()
+        if any(path and Path(path).is_absolute() and not Path(path).is_relative_to(PROJECT) for path in each)
+    ]
     if outside:
         yield f"{listed(outside)}: the runs read a place outside the project; elsewhere, put your own there"
-
-
-def _is_outside(path: str | Path | None) -> bool:
-    """Return whether a path is that of a file or folder outside the project."""
-    return path is not None and Path(path).is_absolute() and not Path(path).is_relative_to(PROJECT)
-
-
-def _portable(path: str) -> str:
-    """Return a path relative to the project, where it is in it."""
-    return Path(path).relative_to(PROJECT).as_posix() if Path(path).is_relative_to(PROJECT) else path
 
 
 def _axes(configs: Sequence[RunConfig]) -> Axes:
@@ -174,8 +168,9 @@ def _options(config: RunConfig) -> Iterator[tuple[tuple[str, str], Hashable]]:
     for table in (*SHARED_TABLES, config.framework):
         options = getattr(config, table) or OPTION_TABLES[table]()
         for key, value in options.model_dump().items():
-            is_path = (table, key) in PATH_KEYS and value is not None
-            yield (table, key), _portable(value) if is_path else value
+            if (table, key) in PATH_KEYS and value is not None and Path(value).is_relative_to(PROJECT):
+                value = Path(value).relative_to(PROJECT).as_posix()
+            yield (table, key), value
 
 
 def _default(table: str, key: str) -> object:
