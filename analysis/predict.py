@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import integrate, optimize, special  # type: ignore[import-untyped]
+from scipy import special  # type: ignore[import-untyped]
 
 from analysis.findings.decide import least_efficiency
 from analysis.processes import parallel_map
@@ -95,6 +95,8 @@ def ring_bytes(at: Counts) -> Array:
 @functools.cache
 def _largest_of_normals(number: int) -> float:
     """Return the expected maximum of so many independent standard normals; 0 of one."""
+    # Only now, as below: a study of two worker counts needs no fit, and it takes long to import.
+    from scipy import integrate
 
     def at(x: float) -> float:
         density = math.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
@@ -244,6 +246,8 @@ def _fit_designs(matrix: Array, known: _Terms, seconds: Array) -> list[_Design]:
     the points cannot tell two designs apart both count. A design of which a term comes out as 0 is a smaller
     design and left out. Needs 2 points.
     """
+    from scipy import optimize
+
     points = len(seconds)
     designs = []
     for columns in _subsets(known, points - 1):

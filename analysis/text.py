@@ -5,14 +5,16 @@ decimals as its number. What is not known is a dash, and an interval no wider th
 """
 
 import math
+import os
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache, partial
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.stats import CONFIDENCE, FEWEST_REPEATS, RECOMMENDED_REPEATS
@@ -228,8 +230,11 @@ def _percent_faster(ratio: float) -> float:
 
 @cache
 def _environment(*, is_page: bool) -> Environment:
+    # Compiled templates stand where Python keeps compiled modules: they would take 0.3 s each time.
+    compiled = Path(cache_from_source(__file__)).parent
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        bytecode_cache=FileSystemBytecodeCache(str(compiled)) if os.access(compiled, os.W_OK) else None,
         undefined=StrictUndefined,
         # What shows plain texts as Markdown or LaTeX escapes them.
         autoescape=is_page,  # noqa: S701

@@ -501,7 +501,7 @@ def compare_folders(first: Path, second: Path, output: Path) -> int:
     try:
         output.mkdir(parents=True, exist_ok=True)
         for name, content in comparison_files(comparison).items():
-            write_atomically(output / name, content, READABLE)
+            write_atomically(output / name, content, READABLE, durable=False)
     except OSError as error:
         raise UserError(f"the comparison cannot be written to {output}: {error}; try --output") from None
     print_comparison(comparison, report_console())

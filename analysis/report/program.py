@@ -66,7 +66,7 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     contents[PAGE_NAME] = report_page(report, figures, run_links(report, folder)).encode()
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
-        write_atomically(folder / name, content, READABLE)
+        write_atomically(folder / name, content, READABLE, durable=False)
     pictures = {f"{report.study.score.key(name)}.{kind}" for name in FIGURES for kind in ("svg", "png")}
     tables = {table.name(report) for table in TABLES}
     for name in (pictures | tables) - contents.keys():
