@@ -44,7 +44,6 @@ from analysis.records import (
     WHOLE_RUN,
     CompleteRun,
     Loaded,
-    UnusableRun,
     distinct,
     epoch_columns,
     escape_unprintable,
@@ -54,6 +53,7 @@ from analysis.records import (
     row_table,
     scores_text,
     stacked_columns,
+    unusable,
     why_unusable,
     worker_columns,
 )
@@ -116,7 +116,7 @@ def load_study(folder: Path) -> Study:
     with _without_garbage_collection():
         own = f"computing is a script's, but the project's own in {name_of(paths[0])}"
         reason = f"{own}: move it to a study of its own"
-        runs = _read(paths, [UnusableRun(run.left_out("refused", reason)) for run in scripts])
+        runs = _read(paths, [run.left_out("refused", reason) for run in scripts])
         recorded = recorded_study(folder)
         study = _studies(name, *runs, recorded.criteria if recorded else Criteria())
         study = replace(_with_other_files(study, folder), folder=folder)
@@ -165,14 +165,14 @@ def _is_run(path: Path) -> bool:
         return True  # it may not be looked into: reading it gives the reason
 
 
-def _read(folders: Sequence[Path], further: Sequence[UnusableRun]) -> Loaded:
+def _read(folders: Sequence[Path], further: Sequence[LeftOut]) -> Loaded:
     """Return the runs in the order of their folders, read by several processes where there are many.
 
     Options that are no part of the comparison are equal in their configurations.
     """
     runs = list(parallel_map(read_run, folders, chunk=RUNS_AT_ONCE))
     complete = [run for run in runs if isinstance(run, CompleteRun)]
-    left_out = [*(run for run in runs if isinstance(run, UnusableRun)), *further]
+    left_out = [*(run for run in runs if isinstance(run, LeftOut)), *further]
     configs = compared_configs([run.header for run in complete])
     complete = [replace(run, config=config) for run, config in zip(complete, configs, strict=True)]
     placed = with_common_places([left.config for left in left_out if left.config], configs)
@@ -180,7 +180,7 @@ def _read(folders: Sequence[Path], further: Sequence[UnusableRun]) -> Loaded:
 
 
 def _studies(
-    name: str, complete: Sequence[CompleteRun], left_out: Sequence[UnusableRun], criteria: Criteria
+    name: str, complete: Sequence[CompleteRun], left_out: Sequence[LeftOut], criteria: Criteria
 ) -> Study:
     """Return the study of the real runs, with that of the played ones in it where there are any.
 
@@ -195,7 +195,7 @@ def _studies(
         *_comparable_runs(
             [replace(run, config=_as_trained(run.config)) for run in complete if run.config.is_played],
             [
-                UnusableRun(replace(run.left_out, workers=run.config.played_workers), _as_trained(run.config))
+                replace(run, workers=run.config.played_workers, config=_as_trained(run.config))
                 for run in left_out
                 if run.config and run.config.is_played
             ],
@@ -205,14 +205,12 @@ def _studies(
     both = [*real[0], *played[0]]
     # A point of which every run diverged is a point of the study all the same. Of both kinds, so that a set
     # of options has one name in all tables.
-    diverged = [
-        run.config for run in (*real[1], *played[1]) if run.config and run.left_out.state == "diverged"
-    ]
+    diverged = [run.config for run in (*real[1], *played[1]) if run.config and run.state == "diverged"]
     axes = varying([*(run.config for run in both), *diverged])
     score = Score(both[0].score_name, both[0].config.sample) if both else Score()
 
-    def study_of(runs: Sequence[CompleteRun], unusable: Sequence[UnusableRun]) -> Study:
-        found = _study(name, runs, unusable, axes)
+    def study_of(runs: Sequence[CompleteRun], others: Sequence[LeftOut]) -> Study:
+        found = _study(name, runs, others, axes)
         return replace(found, criteria=criteria, score=score, unit=f"{score.samples} / s")
 
     study = study_of([run for run in real[0] if run.has_throughput], real[1])
@@ -228,7 +226,7 @@ def _as_trained(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"training": training, "workers": config.played_workers})
 
 
-def _comparable_runs(complete: Sequence[CompleteRun], left_out: Sequence[UnusableRun]) -> Loaded:
+def _comparable_runs(complete: Sequence[CompleteRun], left_out: Sequence[LeftOut]) -> Loaded:
     """Return the runs that may be compared, sorted, and those left out: unusable, copies and refused."""
     axes = varying([run.config for run in complete])
     ordered = sorted(complete, key=lambda run: (*sort_key(run.config, axes), run.name))
@@ -243,14 +241,10 @@ def _comparable_runs(complete: Sequence[CompleteRun], left_out: Sequence[Unusabl
     return _without(ordered, left_out, reasons | refusals(headers))
 
 
-def _without(
-    runs: Sequence[CompleteRun], left_out: Sequence[UnusableRun], reasons: Mapping[str, str]
-) -> Loaded:
+def _without(runs: Sequence[CompleteRun], left_out: Sequence[LeftOut], reasons: Mapping[str, str]) -> Loaded:
     """Return the runs without those that are refused; these are left out, each with its reason."""
     refused = [
-        UnusableRun.of(run.name, run.config, "refused", reasons[run.name])
-        for run in runs
-        if run.name in reasons
+        unusable(run.name, run.config, "refused", reasons[run.name]) for run in runs if run.name in reasons
     ]
     return [run for run in runs if run.name not in reasons], [*left_out, *refused]
 
@@ -280,7 +274,7 @@ def _copied(runs: Sequence[CompleteRun]) -> dict[str, str]:
 
 
 def _comparable_with_real(
-    played: Sequence[CompleteRun], left_out: Sequence[UnusableRun], real: Sequence[CompleteRun]
+    played: Sequence[CompleteRun], left_out: Sequence[LeftOut], real: Sequence[CompleteRun]
 ) -> Loaded:
     """Return the played runs without those that learned from other data or weights than real ones did.
 
@@ -302,17 +296,15 @@ def _comparable_with_real(
     return _without(played, left_out, {run: "; ".join(of_run) for run, of_run in reasons.items()})
 
 
-def _study(
-    name: str, runs: Sequence[CompleteRun], left_out: Sequence[UnusableRun], axes: Sequence[str]
-) -> Study:
+def _study(name: str, runs: Sequence[CompleteRun], left_out: Sequence[LeftOut], axes: Sequence[str]) -> Study:
     headers = {run.name: run.header for run in runs}
     unknown = tuple(run.name for run in runs if not run.attempts_known)
     frameworks = {run.config.framework for run in runs}
-    frameworks |= {left.left_out.framework for left in left_out if left.left_out.framework}
+    frameworks |= {left.framework for left in left_out if left.framework}
     unused = []
     for left in left_out:
         options, knobs = labels(left.config, axes) if left.config else ("", "")
-        unused.append(replace(left.left_out, options=options, knobs=knobs))
+        unused.append(replace(left, options=options, knobs=knobs))
     tables: dict[str, Any] = {
         table: row_table({run.name: run.rows[table] for run in runs}, columns)
         for table, columns in ROW_TABLES.items()
@@ -411,7 +403,7 @@ def _asked_table(folder: Path, recorded: StudyConfig, runs: Loaded, study: Study
     configs = [run.config for run in complete]
     asked = [*with_common_places(recorded.configs(), configs)]
     points = {_point(config): number for number, config in enumerate(asked)}
-    found = {identity(left.config): left.left_out.run for left in left_out if left.config}
+    found = {identity(left.config): left.run for left in left_out if left.config}
     found |= {identity(run.config): run.name for run in complete}
     found |= {identity(run.config): run.name for run in complete if run.name not in states}
     wanted = set(map(identity, asked))

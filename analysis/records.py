@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -112,25 +111,17 @@ class CompleteRun:
         return not self.epochs["warmup"].all()
 
 
-@dataclass(frozen=True)
-class UnusableRun:
-    """A run that cannot be used: the reason, and its point where that is known."""
-
-    left_out: LeftOut
-    config: RunConfig | None = None
-
-    @classmethod
-    def of(cls, name: str, config: RunConfig, state: State | Exclusion, reason: str) -> "UnusableRun":
-        """Return the run of this configuration as one that is not used."""
-        point = config.framework, config.workers, config.repeat
-        return cls(LeftOut(name, state, escape_unprintable(reason), *point), config)
-
-
 # Runs that can be used, and those that cannot.
-Loaded = tuple[list[CompleteRun], list[UnusableRun]]
+Loaded = tuple[list[CompleteRun], list[LeftOut]]
 
 
-def read_run(folder: Path) -> CompleteRun | UnusableRun:
+def unusable(name: str, config: RunConfig, state: State | Exclusion, reason: str) -> LeftOut:
+    """Return the run of this configuration as one that is not used."""
+    point = config.framework, config.workers, config.repeat
+    return LeftOut(name, state, escape_unprintable(reason), *point, config=config)
+
+
+def read_run(folder: Path) -> CompleteRun | LeftOut:
     """Return the run in a folder, or why it cannot be used by itself."""
     try:
         config = read_config(config_path(folder))
@@ -138,18 +129,17 @@ def read_run(folder: Path) -> CompleteRun | UnusableRun:
         if oversized:
             raise UserError(first_problem(oversized))
     except (UserError, OSError) as error:  # OSError: a folder that may not be looked into
-        return UnusableRun(LeftOut(name_of(folder), "invalid", escape_unprintable(str(error))))
+        return LeftOut(name_of(folder), "invalid", escape_unprintable(str(error)))
     run = recorded_run(folder, config)
-    unusable = partial(UnusableRun.of, name_of(folder), config)
     if run.record is None or not run.state.is_complete:
         state, reason = run.state.state, run.state.reason
         told = f"{state}: {reason}" if state in STATE_OF_END.values() else reason
-        return unusable(state, told or "no record yet: it has not started")
+        return unusable(name_of(folder), config, state, told or "no record yet: it has not started")
     if why := why_unusable(run.record):
-        return unusable(*why)
+        return unusable(name_of(folder), config, *why)
     faults, unread = step_faults(run.record)
     if faults:
-        return unusable("invalid", first_problem(faults))
+        return unusable(name_of(folder), config, "invalid", first_problem(faults))
     return _complete_run(folder, run.record, unread)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from unet_scaling.study.config import Framework
+from unet_scaling.study.config import Framework, RunConfig
 from unet_scaling.study.options import CRITERIA_OF_OWN_TASK, Criteria
 from unet_scaling.study.record_lines import PHASE_COLUMNS, STARTUP_COLUMNS, Header, Saliency, ScriptHeader
 from unet_scaling.study.repeats import FIXED_SIGNIFICANCE, Precision
@@ -141,6 +141,7 @@ class LeftOut:
     """One run folder or log that is not used, and why. `state` is that of `status`, or why it is excluded.
 
     `options` and `knobs` are labels as those of a `Run`; they are empty where the point is not known.
+    `config`, where it is known, is no column of a table.
     """
 
     run: str
@@ -151,6 +152,7 @@ class LeftOut:
     repeat: int | None = None
     options: str = ""
     knobs: str = ""
+    config: RunConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -414,4 +416,5 @@ def left_out_table(rows: Sequence[LeftOut]) -> pd.DataFrame:
 
 
 def _table(row: type[Run] | type[LeftOut], rows: Sequence[Run | LeftOut]) -> pd.DataFrame:
-    return pd.DataFrame(list(map(vars, rows)), columns=[field.name for field in fields(row)])
+    names = [field.name for field in fields(row) if field.name != "config"]
+    return pd.DataFrame(list(map(vars, rows)), columns=names)
