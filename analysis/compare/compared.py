@@ -401,11 +401,11 @@ def comparison_page(comparison: StudyComparison, drawings: Sequence[DrawnFigure]
         changes.append(f"{count(len(differing) - MOST_CHANGES, 'more fact')}, below")
     return page(
         "compare",
-        title=clean(f"{b.title} against {a.title}"),
+        name=clean(f"{b.title} against {a.title}"),
         frameworks=NAMES,
         run_links={},
         files=("compare.csv", "compare_facts.csv", "compare.md"),
-        launches=f"{listed(launches)}, {count(len(comparison.points), 'point')} in both",
+        about=f"{listed(launches)}, {count(len(comparison.points), 'point')} in both",
         light=light,
         word=word,
         changes=changes or [comparison.nothing_differs],

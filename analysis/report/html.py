@@ -74,10 +74,10 @@ def report_page(
     caveats = restriction_notes(study) if study.provenance_known else study.notes
     return page(
         "report",
-        study=clean(study.name),
+        name=clean(study.name),
         frameworks=study.names,
         arms=" or ".join(study.names.values()),
-        measured=_measured(report),
+        about=_measured(report),
         comparison=which_framework(report, report.answers[0]),
         words=words_of(study),
         kind_words={kind: word.format(score=study.score.heading) for kind, word in KIND_WORDS.items()},
