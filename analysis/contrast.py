@@ -198,10 +198,6 @@ def first_points(parts: Iterable[str]) -> str:
 
 
 TABLE_SAYS_NO = "the fairness table says no to: "
-_RATIO_COLUMNS = [
-    *KEY, "pairs", *bounded("ratio"), "confidence", "coverage", "p_adjusted", "comparisons",
-    "ratio_of_medians", "outcome", "doubts", "repeats_needed",
-]  # fmt: skip
 NATIVE_FASTER = "native DDP faster"
 HOROVOD_FASTER = "Horovod faster"
 FASTER = (NATIVE_FASTER, HOROVOD_FASTER)
@@ -253,7 +249,7 @@ def compare(study: Study, family: Sequence[str] = ()) -> pd.DataFrame:
     claimed = table["outcome"].isin([*FASTER, *SUGGESTED])
     facts = speed_facts(study)
     table.loc[claimed, "doubts"] = [_doubt(row, facts) for row in table[claimed].to_dict("records")]
-    return _withheld(table)[_RATIO_COLUMNS]
+    return _withheld(table)
 
 
 def paired_ratios(

@@ -10,10 +10,6 @@ from analysis.report.tables import Grid, Table
 from analysis.study import NAN, SERIES
 from analysis.text import Row, clean
 
-_RUN_COLUMNS = (
-    "run", "framework", "workers", "repeat", "seed", "options", "knobs", "images_per_epoch",
-    "steps_per_epoch", "loss", "iou", "dice", "test_images", "scores",
-)  # fmt: skip
 # Nobody makes more; that a difference needs them says only that it is small.
 _MOST_REPEATS = 1000
 _POINT = """
@@ -67,13 +63,6 @@ def _reasons(row: Row) -> list[str]:
 def _without_zeros(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table whose column of diverged runs is empty where none did."""
     return table if table["diverged"].any() else table.assign(diverged=NAN)
-
-
-def _played_runs(report: Report) -> pd.DataFrame:
-    """Return one row per played run, without the columns of time, which say nothing."""
-    played = report.study.played
-    names = list(_RUN_COLUMNS)
-    return pd.DataFrame(columns=names) if played is None else played.runs[[*names, *played.axes]]
 
 
 # fmt: off
@@ -322,7 +311,8 @@ TABLES = (
         """,
         "Time to the target IoU for every series with played runs. No second of a played run is in it.",
         "played", "Time and worker-hours to the target {score}"),
-    Table("played_runs.csv", _played_runs, """
+    Table("played_runs.csv",
+        lambda report: report.study.played.runs if report.study.played else report.study.runs.iloc[:0], """
         run, framework |
         workers | as which it trained (`training.plays`)
         repeat, seed, options, knobs | what was run
