@@ -17,15 +17,10 @@ from analysis.beside import (
 )
 from analysis.predict import Series, all_series
 from analysis.stats import CONFIDENCE, median_intervals, share_interval, timed
-from analysis.study import FORECAST_COLUMNS, NAN, POINT, SERIES, Array, Names, Study, bounded
+from analysis.study import NAN, POINT, SERIES, Array, Names, Study, bounded
 from analysis.text import count, listed, number, number_with_interval, percent
 from unet_scaling import commit
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
-
-SCORED_COLUMNS = (
-    *FORECAST_COLUMNS,
-    "measured", "error", "linear_error", "inside", "interval_score", "linear_interval_score", "counted",
-)  # fmt: skip
 
 
 def predict_study(folder: Path, study: Study, workers: Sequence[int]) -> PredictionFile:
@@ -117,7 +112,7 @@ def score_table(study: Study) -> pd.DataFrame:
     too few launches on 1 worker, is a number that is held to be sure.
     """
     medians = timed(study).runs.groupby(POINT, sort=False)[study.throughput].median().rename("measured")
-    table = study.forecasts[list(FORECAST_COLUMNS)].merge(medians.reset_index(), on=POINT, how="left")
+    table = study.forecasts.merge(medians.reset_index(), on=POINT, how="left")
     is_fair = table["unscored"] == ""
     table["measured"] = table["measured"].where(is_fair)
     columns = ("measured", *bounded("predicted", "linear"))
@@ -125,7 +120,7 @@ def score_table(study: Study) -> pd.DataFrame:
     linear_low, linear_high = (np.where(np.isnan(end), linear, end) for end in ends)
     inside = np.where((low <= measured) & (measured <= high), "yes", "no")
     averages = table[is_fair & (table["model"] == AVERAGE)].sort_values("written_utc", kind="stable")
-    scored = table.assign(
+    return table.assign(
         error=predicted / measured - 1,
         inside=list(np.where(np.isnan(low + measured), "", inside)),
         interval_score=_interval_score(low, high, measured) / measured,
@@ -133,7 +128,6 @@ def score_table(study: Study) -> pd.DataFrame:
         linear_interval_score=_interval_score(linear_low, linear_high, measured) / measured,
         counted=table.index.isin(averages.drop_duplicates(POINT, keep="last").index),
     )
-    return scored[[*SCORED_COLUMNS]]
 
 
 def _interval_score(low: Array, high: Array, measured: Array) -> Array:
