@@ -44,7 +44,8 @@ class Report:
 
     `arms` and `arms_iou` compare every framework with native DDP; of the compared pair alone they are
     `comparisons` and `iou_between`. `scores` are predictions of files, `task_scores` those of a task that has
-    several, and `fairness` is the table of the checks.
+    several, `fairness` is the table of the checks, and `request` has speed, efficiency and cost of the counts
+    measured and of some beyond.
     """
 
     study: Study
@@ -66,12 +67,8 @@ class Report:
     scores: pd.DataFrame
     task_scores: pd.DataFrame
     gpus: pd.DataFrame
+    request: pd.DataFrame
     saliency: SaliencyFindings
-
-    @cached_property
-    def request(self) -> pd.DataFrame:
-        """Return speed, efficiency and cost of the counts measured, and of some beyond."""
-        return request_table(self.study, self.points)
 
     @cached_property
     def request_sentences(self) -> list[str]:
@@ -214,6 +211,7 @@ def make_report(study: Study) -> Report:
         scores=score_table(study),
         task_scores=task_scores(study.subject),
         gpus=gpu_table(study),
+        request=request_table(study, points),
         saliency=saliency_findings(study),
     )
 

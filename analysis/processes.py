@@ -17,14 +17,21 @@ def parallel_map(
 ) -> Iterator[_Result]:
     """Return `function` of each item, computed by one process per available core, `chunk` items at a time.
 
-    No process is started for a single chunk or on a single core. What `function` raises is raised here.
+    They begin at once: the caller may do something else before it takes the results, but start no processes.
+    None is started for a single chunk or on a single core. What `function` raises is raised as its result is
+    taken.
     """
     processes = min(len(os.sched_getaffinity(0)), -(-len(items) // chunk))
     if processes < 2:
-        yield from map(function, items)
-        return
-    with ProcessPoolExecutor(processes, initializer=_keep, initargs=(function,)) as pool:
-        yield from cast(Iterator[_Result], pool.map(_call, items, chunksize=chunk))
+        return map(function, items)
+    pool = ProcessPoolExecutor(processes, initializer=_keep, initargs=(function,))
+    results = pool.map(_call, items, chunksize=chunk)
+
+    def taken() -> Iterator[_Result]:
+        with pool:
+            yield from cast(Iterator[_Result], results)
+
+    return taken()
 
 
 def _keep(function: Callable[[Any], Any]) -> None:

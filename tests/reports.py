@@ -37,7 +37,7 @@ EMPTY = (
 def without_figures() -> Iterator[None]:
     """Let commands draw nothing while the block runs: figures take most of their time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("analysis.report.program.draw_figures", lambda _: {})
+        patch.setattr("analysis.report.program.draw_figures", lambda _: ())
         patch.setattr("analysis.compare.compared.forest", lambda _: [])
         patch.setattr("analysis.compare.compared.comparison_page", lambda *_: "")
         yield

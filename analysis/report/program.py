@@ -58,11 +58,12 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     """
     if folder.is_symlink():
         raise UserError(f"{folder} is a link; give --output {folder.resolve()}")
-    figures = draw_figures(report)
+    started = draw_figures(report)
     contents = table_files(report) | export_files(report)
+    contents |= study_file(report.study.subject) | {"summary.md": summary_markdown(report).encode()}
+    figures = by_section(report, started)
     for drawn in (drawn for of_section in figures.values() for drawn in of_section):
         contents |= {f"{drawn.name}.svg": drawn.svg, f"{drawn.name}.png": drawn.png}
-    contents |= study_file(report.study.subject) | {"summary.md": summary_markdown(report).encode()}
     contents[PAGE_NAME] = report_page(report, figures, run_links(report, folder)).encode()
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
@@ -88,15 +89,19 @@ def run_links(report: Report, folder: Path) -> dict[str, str]:
     return links
 
 
-def draw_figures(report: Report) -> Mapping[str, Sequence[DrawnFigure]]:
-    """Return every figure that the tables of the study allow, by the section of the page where it stands.
+def draw_figures(report: Report) -> Iterable[DrawnFigure | None]:
+    """Begin to draw all figures, and return those that the tables of the study allow."""
+    return parallel_map(partial(_drawn, Inputs.of(report)), list(FIGURES))
+
+
+def by_section(report: Report, figures: Iterable[DrawnFigure | None]) -> Mapping[str, Sequence[DrawnFigure]]:
+    """Return the figures by the section of the page where they stand.
 
     On the first screen stands the speed-up with the IoU; of several sets of options, their ratios; of played
     runs only, their IoU.
     """
     inputs = Inputs.of(report)
-    made = zip(FIGURES, parallel_map(partial(_drawn, inputs), list(FIGURES)), strict=True)
-    drawn = {name: each for name, each in made if each is not None}
+    drawn = {name: each for each, name in zip(figures, FIGURES, strict=False) if each is not None}
     first = "ratio" if len(inputs.options) > 1 and "ratio" in drawn else "scaling"
     first = "quality" if inputs.study.runs.empty else first
     sections: dict[str, list[DrawnFigure]] = {}
