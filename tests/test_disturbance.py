@@ -162,6 +162,17 @@ def test_a_single_stalled_step_disturbs_a_launch_whose_epochs_look_alike(
     assert found.stalled_epochs == frozenset()
 
 
+def test_a_step_that_takes_the_mean_of_the_weights_is_no_stall(tmp_path: Path) -> None:
+    """It is the longest of every epoch; one far longer than those of the other epochs is a stall."""
+    options = LONG | {"strategy": {"synchronise_every": 4}}
+    record = read_record(write_budget_run(tmp_path, "pytorch_native", 2, options=options) / "run.jsonl")
+    for epoch in range(13):
+        longest = LongestStep(step=3, seconds=4.1 if epoch == 7 else 1.1, worker=1, work_seconds=0.1)
+        record = with_longest_step(record, epoch, longest, longest.seconds - 0.1)
+        assert bool(disturbance(record).reason) == (epoch >= 7)
+    assert disturbance(record).reason == "the workers stalled in step 3 of epoch 7: 4.1 s, usually 1.1 s"
+
+
 @pytest.mark.parametrize(("busy", "pairs", "mark"), [({2, 4}, 3, "yes"), ({1, 2, 3, 4, 5}, 5, "no")])
 def test_disturbed_launches_are_left_out_of_speed_where_enough_others_are_and_kept_in_iou(
     busy: set[int], pairs: int, mark: str, tmp_path: Path

@@ -75,7 +75,8 @@ class Disturbance:
         if self.busy_share is not None and self.busy_share >= DISTURBED_SHARE:
             reasons.append(f"{100 * self.busy_share:.0f} % of a worker's time went to other processes")
         if self.stalled_share >= DISTURBED_SHARE:
-            reasons += map(str, self.stalls)
+            others = f", and {len(self.stalls) - 1} more stalls" if len(self.stalls) > 1 else ""
+            reasons.append(f"{self.stalls[0]}{others}")
         return "; ".join(reasons)
 
 
@@ -87,28 +88,34 @@ def disturbance(record: Record) -> Disturbance:
         return Disturbance(None, (), 0.0)
     stalls = _stalled_epochs(epochs)
     stalled = {stall.epoch for stall in stalls}
-    stalls += _stalled_steps([epoch for epoch in epochs if epoch.epoch not in stalled], seconds)
+    averages_weights = record.header is not None and record.header.config.strategy.synchronise_every > 1
+    others = [epoch for epoch in epochs if epoch.epoch not in stalled]
+    stalls += _stalled_steps(others, seconds, averages_weights)
     share = sum(stall.beyond_seconds for stall in stalls) / seconds
     return Disturbance(_busy_share(record.provenance, epochs), tuple(stalls), share)
 
 
-def _stalled_steps(epochs: Sequence[Epoch], launch_seconds: float) -> list[Stall]:
+def _stalled_steps(epochs: Sequence[Epoch], launch_seconds: float, averages_weights: bool) -> list[Stall]:
     """Return the single steps that by themselves disturbed the launch, in epochs that are otherwise usual.
 
     A long epoch can hold a stall of minutes and be no outlier among epochs. Steps differ more than epochs do
-    (files, caches), so only one that matters for the speed of the whole launch is called a stall.
+    (files, caches), so only one that matters for the speed of the whole launch is called a stall. Where some
+    steps end with the mean of the weights, the longest step of each epoch is one of them.
     """
-    if not epochs:
+    longest = [
+        (epoch, epoch.budget.longest_step) for epoch in epochs if epoch.budget and epoch.budget.longest_step
+    ]
+    if not longest:
         return []
     usual = median(epoch.seconds / epoch.steps for epoch in epochs)
+    if averages_weights:
+        usual = median_low(step.seconds for _, step in longest)
     stalls = []
-    for epoch in epochs:
-        longest = epoch.budget.longest_step if epoch.budget else None
-        if longest is None or longest.seconds <= STALL_FACTOR * usual:
+    for epoch, step in longest:
+        if step.seconds <= STALL_FACTOR * usual:
             continue
-        own = longest.work_seconds - usual >= MOST_OF_IT * (longest.seconds - usual)
-        worker = longest.worker if own else None
-        stall = Stall(epoch.epoch, longest.seconds, usual, worker, longest.step)
+        own = step.work_seconds - usual >= MOST_OF_IT * (step.seconds - usual)
+        stall = Stall(epoch.epoch, step.seconds, usual, step.worker if own else None, step.step)
         if stall.beyond_seconds >= DISTURBED_SHARE * launch_seconds:
             stalls.append(stall)
     return stalls
