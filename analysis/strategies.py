@@ -125,6 +125,12 @@ def _doubts(study: Study, rows: pd.DataFrame) -> list[str]:
     ]
 
 
+def changed_options(options: str, against: str) -> str:
+    """Return what of the options of a point its other side does not have: its strategy."""
+    others = against.split(", ")
+    return ", ".join(each for each in options.split(", ") if each not in others)
+
+
 def strategy_sentence(study: Study, strategies: pd.DataFrame) -> str:
     """Return what each strategy gains and costs on the most workers; empty where there is none."""
     if strategies.empty:
@@ -132,7 +138,7 @@ def strategy_sentence(study: Study, strategies: pd.DataFrame) -> str:
     most = int(strategies["workers"].max())
     found: dict[str, list[Row]] = {}
     for row in strategies[strategies["workers"] == most].to_dict("records"):
-        found.setdefault(row["options"], []).append(row)
+        found.setdefault(changed_options(row["options"], row["against"]), []).append(row)
     return lines("strategies", found=found, workers=most, score=study.score)[0]
 
 

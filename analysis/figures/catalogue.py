@@ -13,7 +13,7 @@ from analysis.figures.kinds import OPEN_STEP_PX, CostChart, Curve, Forest, Line,
 from analysis.played import kept_farthest_first, kept_ious
 from analysis.points import iou_curves
 from analysis.stats import FEWEST_REPEATS, coverage
-from analysis.strategies import CLAIMS
+from analysis.strategies import CLAIMS, changed_options
 from analysis.study import COMPARED, ENDS, NAMES, POINT, SECONDS_PER_HOUR, Score, bounded
 from analysis.text import (
     Row,
@@ -182,9 +182,7 @@ def study_forests(points: pd.DataFrame, score: Score, first: str = "A", second: 
     `points` has one row per point of both studies: framework, workers, options, knobs, and ratio and
     iou_difference with their intervals; claimed and iou_claimed say whether a difference is claimed.
     """
-    rows = points.sort_values(["workers", "options"], ascending=[False, True], kind="stable").head(
-        MOST_FOREST_ROWS
-    )
+    rows = points.sort_values("workers", ascending=False, kind="stable").head(MOST_FOREST_ROWS)
     headings = [[count(row["workers"], "worker"), row["options"]] for row in rows.to_dict("records")]
     rows = rows.assign(
         heading=[", ".join(filter(None, parts)) for parts in headings],
@@ -218,6 +216,7 @@ def _strategies(inputs: Inputs) -> list[Chart]:
     scores = {f"iou_{name}": table[name] for name in bounded("difference")}
     rows = table.assign(
         **scores,
+        options=list(map(changed_options, table["options"], table["against"])),
         claimed=table["outcome"].isin(CLAIMS),
         iou_claimed=table["non_inferior"].isin(("yes", "no")),
     )
