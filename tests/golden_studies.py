@@ -47,7 +47,7 @@ COMMITTED = (
     "dilation_k14", "dilation_k28", "dilation_k7", "emulated_scaling", "leaving_horovod",
     "link_100mbit", "link_10mbit", "plan_nuclei", "published_emulated", "published_emulated_mpich",
     "published_gap_controller", "published_gap_intel", "published_gap_mpich", "published_gap_openmpi",
-    "saliency_nuclei", "two_cores_k16", "two_cores_k16_few", "two_cores_k28",
+    "saliency_nuclei", "strategies_fast", "strategies_slow", "two_cores_k16", "two_cores_k16_few", "two_cores_k28",
 )  # fmt: skip
 COMPARED = {
     "compare_published_gap": ("published_gap_openmpi", "published_gap_intel"),
