@@ -1,6 +1,6 @@
 # The commands of the project. `make demo` and `make test` need nothing but Python 3.11 to 3.13 and a C++ compiler.
 .DEFAULT_GOAL := help
-.PHONY: help demo emulation test quick verify soak check format twins docs examples evidence clean
+.PHONY: help demo emulation test quick verify check format twins docs examples evidence clean
 
 PYTHON := .venv/bin/python
 DEMO_DATA ?=
@@ -29,11 +29,11 @@ emulation: ## both frameworks from 1 to 14 workers on this machine: emulated, on
 
 test: ## install what the tests need and run everything but verify
 	@environment/install.sh --tests
-	$(PYTHON) -m pytest -m "not verify and not timing and not soak" $(IN_PROCESSES) --durations=30 $(PYTEST_OPTIONS)
+	$(PYTHON) -m pytest -m "not verify and not timing" $(IN_PROCESSES) --durations=30 $(PYTEST_OPTIONS)
 
 quick: ## the tests that start no training and no cluster and make few reports
 	@environment/install.sh --tests
-	$(PYTHON) -m pytest -m "not slow and not verify and not timing and not soak" $(IN_PROCESSES) \
+	$(PYTHON) -m pytest -m "not slow and not verify and not timing" $(IN_PROCESSES) \
 		$(LONG:%=--ignore=tests/test_%.py) $(PYTEST_OPTIONS)
 
 verify: ## the long part: comparisons of times, then faults on a virtual cluster, which needs root
@@ -42,10 +42,6 @@ verify: ## the long part: comparisons of times, then faults on a virtual cluster
 	$(PYTHON) -m pytest -m timing $(IN_ONE_PROCESS) $(PYTEST_OPTIONS) || failed=1; \
 	$(PYTHON) -m pytest -m "verify and not timing" $(IN_PROCESSES) $(PYTEST_OPTIONS) || failed=1; \
 	exit $$failed
-
-soak: ## a small study under every kind of fault, in an order that is drawn; some minutes, and not in make verify
-	@environment/install.sh --tests
-	$(PYTHON) -m pytest tests/test_soak.py $(PYTEST_OPTIONS)
 
 check: ## ruff, shellcheck, mypy on every file, and the lines of every folder
 	@environment/install.sh --tests

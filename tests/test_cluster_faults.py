@@ -1,19 +1,14 @@
-"""Runs on a real Slurm that are ended from outside, and what they come to: the same, bit for bit.
+"""Runs on a real Slurm that are ended from outside, and what they come to: the same, bit for bit."""
 
-One cluster, one disk and one study without faults for all tests here.
-"""
-
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster import VirtualCluster, wait_until
-from tests.disks import full
+from tests.cluster import VirtualCluster, bring_up, skip_without_cluster, wait_until
+from tests.disks import full, small_disk
 from tests.faults import trained
-from tests.soak import EPOCHS, OFTEN_SAVED, Shape, Trained, place, undisturbed_study
 from tests.sweeps import Row, Sweep
 from unet_scaling.study.record import RECORD_NAME, attempt_records, read_record
 
@@ -21,34 +16,41 @@ pytestmark = [pytest.mark.slow, pytest.mark.verify]
 
 WORKERS = (2, 3)  # on one host, and on two
 FRAMEWORKS = ("horovod",)  # what resumes is shared; a requeued job of MPI may find memory of the former
+EPOCHS = 12
+OFTEN_SAVED = "checkpoint_minutes = 0.02\n"
 # A checkpoint at the first safe point of each 1.2 s.
 SAVED_EPOCHS = 3
 # Of a job from its start: at most stop_seconds away, which are 300; and as the cluster file has it.
 NEAR_MINUTES = 5
 FAR_MINUTES = 30
+Trained = dict[str, list[object]]
 
 
-@pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VirtualCluster, Path]]:
+@pytest.fixture
+def ground(tmp_path: Path) -> Iterator[tuple[VirtualCluster, Path]]:
     """Five hosts under a Slurm that gives a node up soon, and a small disk that all see."""
-    with place(hosts=5, folder=tmp_path_factory.mktemp("ground")) as made:
-        yield made
+    skip_without_cluster()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    options = ("--hosts", "5", "--gpus-per-host", "2", "--set", "SlurmdTimeout=5", "--set", "MinJobAge=86400")
+    with small_disk(disk, mebibytes=256), bring_up("faults", *options) as cluster:
+        yield cluster, disk
 
 
-@pytest.fixture(scope="module")
-def cluster(ground: tuple[VirtualCluster, Path]) -> VirtualCluster:
-    return ground[0]
+def prepared(sweep: Sweep) -> Sweep:
+    sweep.prepare(list(WORKERS), EPOCHS, OFTEN_SAVED, frameworks=FRAMEWORKS)
+    return sweep
 
 
-@pytest.fixture(scope="module")
-def undisturbed(cluster: VirtualCluster, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return undisturbed_study(
-        cluster, tmp_path_factory.mktemp("undisturbed"), Shape(images, WORKERS, frameworks=FRAMEWORKS)
-    )
+def undisturbed_study(sweep: Sweep) -> Trained:
+    """What the runs come to where nothing happens, by their ids."""
+    done = prepared(sweep).submit("--wait")
+    assert done.returncode == 0, done.stdout + done.stderr + sweep.account()
+    return {path.name: trained(read_record(path / RECORD_NAME)) for path in sweep.run_folders()}
 
 
 def test_a_near_limit_a_requeue_a_full_disk_a_lost_node_and_no_controller_change_nothing(
-    ground: tuple[VirtualCluster, Path], images: Path, tmp_path: Path, undisturbed: Trained
+    ground: tuple[VirtualCluster, Path], images: Path, tmp_path: Path
 ) -> None:
     """The disk of the logs is full for ten seconds, which costs no attempt.
 
@@ -56,9 +58,9 @@ def test_a_near_limit_a_requeue_a_full_disk_a_lost_node_and_no_controller_change
     that on two hosts, a power cut on one of them. Both end while the controller is away.
     """
     cluster, disk = ground
-    sweep = Sweep(cluster, tmp_path, images, "again", disk)
+    undisturbed = undisturbed_study(Sweep(cluster, tmp_path, images, "undisturbed"))
+    sweep = prepared(Sweep(cluster, tmp_path, images, "again", disk))
     sweep.pace(1.2)  # two minutes, in which Slurm sees the limit
-    sweep.prepare(list(WORKERS), EPOCHS, OFTEN_SAVED, frameworks=FRAMEWORKS)
     assert sweep.submit().returncode == 0
     before = {row["run"]: row["job"] for row in sweep.rows()}
     sweep.wait_for_first_epoch()
@@ -167,69 +169,3 @@ def gained_an_epoch(sweep: Sweep, run: str, attempt: int) -> bool:
 
 def limit_job(sweep: Sweep, job: str, minutes: int) -> None:
     sweep.cluster.run("scontrol", "update", f"JobId={job}", f"TimeLimit={minutes}")
-
-
-# The job is queued, and nobody is told; what only asks is passed on.
-SILENT_SBATCH = """#!/bin/sh
-case " $* " in *" --test-only "*) exec {real} "$@" ;; esac
-{real} "$@" >/dev/null 2>&1
-echo "sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received" >&2
-exit 1
-"""
-FILTERS = {"SQUEUE_PARTITION": "none", "SQUEUE_STATES": "S", "SCANCEL_STATE": "S", "SCANCEL_NAME": "none"}
-
-
-@pytest.fixture
-def held(cluster: VirtualCluster, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
-    """A study whose jobs are held in the queue, under a user whose shell filters Slurm's answers."""
-    made = Sweep(cluster, tmp_path, images, "held")
-    made.site = f'options = ["--hold"]\n{made.site}'
-    made.prepare([1])
-    for name, value in FILTERS.items():
-        monkeypatch.setenv(name, value)
-    return made
-
-
-def queued_names(cluster: VirtualCluster) -> list[str]:
-    command = ["env", *(f"--unset={name}" for name in FILTERS), "squeue", "--noheader", "--format=%j"]
-    return sorted(cluster.run(*command).split())
-
-
-def test_an_answer_that_is_lost_makes_no_second_job_and_cancel_ends_the_first(
-    cluster: VirtualCluster, held: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = shutil.which("sbatch")
-    wrapper = tmp_path / "bin" / "sbatch"
-    wrapper.parent.mkdir()
-    wrapper.write_text(SILENT_SBATCH.format(real=real))
-    wrapper.chmod(0o755)
-    with monkeypatch.context() as patch:
-        patch.setenv("PATH", str(wrapper.parent), prepend=":")
-        assert held.submit().returncode == 0
-    assert held.submit().returncode == 0
-    assert held.states() == {"queued"}
-    assert len(queued_names(cluster)) == 2
-    held.cancel()
-    assert held.states() == {"cancelled"}
-    assert queued_names(cluster) == []
-
-
-def test_a_controller_that_lost_its_state_gives_ids_to_others_that_cancel_spares(
-    cluster: VirtualCluster, held: Sweep, tmp_path: Path
-) -> None:
-    assert held.submit().returncode == 0
-    ids = {row["job"] for row in held.rows()}
-    cluster.stop("controller")
-    for path in (cluster.state / "controller").iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    cluster.start("controller")
-    others = set[str]()
-    while not ids <= others:
-        others.add(cluster.submit("exit", tmp_path, "--hold", "--job-name=other"))
-    assert held.states() == {"lost"}
-    held.cancel()
-    assert queued_names(cluster) == ["other"] * len(others)
-    assert held.submit().returncode == 0
-    assert held.states() == {"queued"}
-    held.cancel()
-    cluster.run("env", *(f"--unset={name}" for name in FILTERS), "scancel", *others)
