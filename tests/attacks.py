@@ -1,30 +1,31 @@
 """Attacks on the claims of `report` and `compare`: what is done to an honest study to make it claim too much.
 
 Each entry is one thing that somebody does who wants his framework to win, or who errs honestly. All records
-are made by the real models and carry true checksums. Here is what concerns training and the choice of runs;
-attacks_on_facts.py has what records say of machine, time and score, attacks_on_pairs.py what is done to
-`compare`. test_attacks.py asserts that none of them leaves a plain claim, and that honest studies do.
+are made by the real models and carry true checksums. attacks_on_pairs.py has what is done to `compare`.
+test_attacks.py asserts that none of them leaves a plain claim, and that honest studies do.
 """
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from tests import honest
-from tests.honest import START, Honest, Lines, counted, loss_of, write_honest
-from tests.own_task_records import as_own_task
+from tests.honest import START, Honest, Lines, counted, evaluation, loss_of, write_honest
 from tests.records import digest, write_script_run
 from tests.tampering import (
     Change,
     Runs,
+    as_own_task,
     change_study,
     config,
     epochs,
     header,
+    in_epochs,
     in_turn,
+    processors,
     results,
     scored,
     slower,
@@ -43,12 +44,11 @@ MORE: Sequence[int] = (2, 4)
 
 @dataclass(frozen=True)
 class Attack:
-    """What is done to the study of a base; `row` is that of the list of defects, empty where none had it."""
+    """What is done to the study of a base."""
 
     name: str
     do: Do
     base: str = "native faster"
-    row: str = ""
 
 
 # Studies that are attacked: what is true of them, and what is made of it.
@@ -97,15 +97,6 @@ def hosts_in_turn(folder: Path) -> Path:
     return folder
 
 
-def in_epochs(**fields: Any) -> Change:
-    """Change these fields of every epoch; a function is given the epoch."""
-
-    def of(epoch: Epoch) -> dict[str, object]:
-        return {name: each(epoch) if callable(each) else each for name, each in fields.items()}
-
-    return epochs(of)
-
-
 def predicting(positive_share: float, false_share: float) -> Change:
     """Evaluations that find this share of the foreground, and take this share of the rest for it."""
 
@@ -122,31 +113,22 @@ def falls_with_workers(high: float, low: float) -> Callable[[RunConfig], float]:
 
 
 LEARNED = (
-    Attack("all background", every(predicting(0, 0)), row="F1"),
-    Attack("all foreground", every(predicting(1, 1)), row="F1"),
-    Attack("a handful of pixels", every(predicting(0.003, 0)), row="F1"),
-    Attack("noise predicted", every(predicting(0.5, 0.5)), row="F1"),
-    Attack("little learned, and less on more", every(scored(falls_with_workers(0.0135, 0.0045))), row="F1"),
+    Attack("all background", every(predicting(0, 0))),
+    Attack("all foreground", every(predicting(1, 1))),
+    Attack("a handful of pixels", every(predicting(0.003, 0))),
+    Attack("noise predicted", every(predicting(0.5, 0.5))),
+    Attack("little learned, and less on more", every(scored(falls_with_workers(0.0135, 0.0045)))),
     Attack(
         "a margin as wide as the score",
         both(
             every(scored(falls_with_workers(0.8, 0.3))),
             lambda folder: change_study(folder, criteria={"iou_margin": 0.6}),
         ),
-        row="F1",
     ),
-    Attack("losses that never fall", both(every(in_epochs(loss=0.6931)), every(scored(0.05))), row="F1"),
-    Attack("losses that rise", every(in_epochs(loss=lambda epoch: 0.2 + 0.1 * epoch.epoch)), row="F1"),
-    Attack(
-        "own task: the most frequent class",
-        both(every(scored(0.5)), as_own_task),
-        row="F1",
-    ),
+    Attack("losses that never fall", both(every(in_epochs(loss=0.6931)), every(scored(0.05)))),
+    Attack("losses that rise", every(in_epochs(loss=lambda epoch: 0.2 + 0.1 * epoch.epoch))),
+    Attack("own task: the most frequent class", both(every(scored(0.5)), as_own_task)),
 )
-
-
-def other_losses(share: float) -> Change:
-    return in_epochs(loss=lambda epoch: (epoch.loss or 0) * (1 + share))
 
 
 def other_weights(name: str) -> Change:
@@ -182,28 +164,12 @@ def _without_sync(epoch: Epoch) -> dict[str, object]:
 
 
 UNEQUAL = (
-    Attack("other losses on 2 workers", horovod(other_losses(0.05), workers=[2]), row="F2"),
-    Attack("other weights on 2 workers", native(other_weights("mine"), workers=[2]), row="F2"),
-    Attack(
-        "a schedule of its own",
-        native(
-            in_epochs(learning_rate=lambda epoch: epoch.learning_rate / (2 if epoch.epoch in (2, 3) else 1))
-        ),
-        row="F2",
-    ),
     Attack("other seeds in one arm", native(config(seed=77))),
-    Attack("one arm trains alone", native(as_alone, workers=MORE), row="F2"),
+    Attack("one arm trains alone", native(as_alone, workers=MORE)),
     Attack(
-        "a wrapper trains alone",
-        one_arm(as_alone, {"workers": [2]}, framework="lightning"),
-        base="wrapper",
-        row="F2",
+        "a wrapper trains alone", one_arm(as_alone, {"workers": [2]}, framework="lightning"), base="wrapper"
     ),
-    Attack(
-        "nothing averaged in 0 s",
-        native(epochs(_without_sync), workers=MORE),
-        row="F2",
-    ),
+    Attack("nothing averaged in 0 s", native(epochs(_without_sync), workers=MORE)),
 )
 
 
@@ -281,23 +247,16 @@ def same_run_twice(folder: Path) -> None:
 
 
 CHERRIES = (
-    Attack("repeats 1, 3, 5, 7, 12 of 12", kept(1, 3, 5, 7, 12), base="12 repeats", row="F3"),
+    Attack("repeats 1, 3, 5, 7, 12 of 12", kept(1, 3, 5, 7, 12), base="12 repeats"),
+    Attack("the same, without study.json", both(kept(1, 3, 5, 7, 12), without_study), base="12 repeats"),
+    Attack("5 repeats of 10 that were asked for", asked(10)),
+    Attack("the first 5 of 12", kept(1, 2, 3, 4, 5), base="12 repeats"),
     Attack(
-        "the same, without study.json",
-        both(kept(1, 3, 5, 7, 12), without_study),
-        base="12 repeats",
-        row="F3",
+        "the best of three launches", both(lying_beside("disturbed1", 1.07), lying_beside("disturbed2", 1.09))
     ),
-    Attack("5 repeats of 10 that were asked for", asked(10), row="F3"),
-    Attack("the first 5 of 12", kept(1, 2, 3, 4, 5), base="12 repeats", row="F3"),
-    Attack(
-        "the best of three launches",
-        both(lying_beside("disturbed1", 1.07), lying_beside("disturbed2", 1.09)),
-        row="F3",
-    ),
-    Attack("complete launches set aside", lying_beside("attempt1", 1.08), row="F3"),
-    Attack("the other arm's fast launches set aside", lying_beside("disturbed1", 0.9, "horovod"), row="F3"),
-    Attack("grown after a look, without repeats.json", grown_without_a_word, row="F3"),
+    Attack("complete launches set aside", lying_beside("attempt1", 1.08)),
+    Attack("the other arm's fast launches set aside", lying_beside("disturbed1", 0.9, "horovod")),
+    Attack("grown after a look, without repeats.json", grown_without_a_word),
     Attack("one arm with twice as many repeats", more_repeats),
     Attack(
         "slow repeats of one arm removed",
@@ -350,4 +309,207 @@ FOREIGN = (
     Attack("a script as an arm", scripts_as_arm),
     Attack("scripts only", scripts_only),
 )
-ON_TRAINING = (*LEARNED, *UNEQUAL, *CHERRIES, *FOREIGN)
+
+
+def flat(lines: Lines) -> Lines:
+    """Give all epochs after the first one the seconds of the second, to the last digit."""
+    first, second, *others = lines.epochs
+    same = {name: getattr(second, name) for name in ("seconds", "worker_seconds", "budget", "cpu")}
+    return with_epochs(lines, [first, second, *(epoch.model_copy(update=same) for epoch in others)])
+
+
+def half_the_workers_wait(epoch: Epoch) -> dict[str, object]:
+    """Let all workers but the first end an epoch in half its time, though they average every step."""
+    seconds = [each / (2 if worker else 1) for worker, each in enumerate(epoch.worker_seconds)]
+    return {"worker_seconds": seconds, "budget": None, "no_budget": "off", "seconds": max(seconds)}
+
+
+def idle(facts: Any) -> Mapping[str, float]:
+    return dict.fromkeys(facts.thread_seconds, 0.001)
+
+
+def all_at_once(run: RunConfig, at: datetime) -> datetime:
+    return START
+
+
+def as_if_resumed(lines: Lines) -> Lines:
+    """Let the first attempt of a run be one of another host and code."""
+    other = [worker.model_copy(update={"host": "fast9"}) for worker in lines.header.workers]
+    earlier = lines.header.model_copy(update={"workers": other, "commit": "f" * 40})
+    return replace(lines, header=lines.header.model_copy(update={"attempt": 2, "earlier": [earlier]}))
+
+
+def exchanged_names(folder: Path) -> None:
+    """Each arm is called by the other's name; what carried its gradients stays."""
+    other: dict[str, Framework] = {"pytorch_native": "horovod", "horovod": "pytorch_native"}
+
+    def change(lines: Lines) -> Lines:
+        return config(framework=other[lines.config.framework], pytorch_native=None, horovod=None)(lines)
+
+    for run, lines in [*Runs(folder).records()]:
+        write_lines(run, change(lines))
+
+
+IMPOSSIBLE = (
+    Attack("epochs equal to 16 digits", native(flat)),
+    Attack(
+        "a processor that did nothing",
+        native(processors(process_seconds=0.003, thread_seconds=idle), workers=MORE),
+    ),
+    Attack("workers that average and end apart", native(epochs(half_the_workers_wait), workers=MORE)),
+    Attack("all runs began in one second", every(started(all_at_once))),
+    Attack("attempts of other code", native(as_if_resumed, workers=MORE)),
+    Attack("records under the other framework's name", exchanged_names),
+    Attack("no run says when it began", every(header(started_utc="unknown"))),
+)
+
+
+def native_first(folder: Path) -> None:
+    """In every pair native DDP began first: the runs of a pair exchange their starts where they did not."""
+    begun = {
+        (lines.config.framework, lines.config.workers, lines.config.repeat): lines.header.started_utc
+        for _, lines in Runs(folder).records()
+    }
+
+    def change(lines: Lines) -> Lines:
+        run = lines.config
+        pair = sorted(begun[name, run.workers, run.repeat] for name in ("pytorch_native", "horovod"))
+        new = pair[run.framework == "horovod"]
+        return replace(lines, header=lines.header.model_copy(update={"started_utc": new}))
+
+    every(change)(folder)
+
+
+def one_arm_later(run: RunConfig, at: datetime) -> datetime:
+    return at + timedelta(hours=3 if run.framework == "horovod" else 0)
+
+
+PLACE = (
+    Attack(
+        "Horovod without NCCL on GPUs",
+        horovod(header(transport={"controller": "MPI", "built with": "MPI Gloo"})),
+        base="GPUs",
+    ),
+    Attack("clock known on 1 worker only", every(processors(frequency_mhz=None), workers=MORE)),
+    Attack("always the same arm first", native_first),
+    Attack("one arm before the other", every(started(one_arm_later))),
+    Attack("one arm on another host", native(workers(host="fast9"))),
+    Attack("1 worker slowed", every(slower(1.2), workers=[1])),
+    Attack("commit not known in one arm", native(header(commit=None, dirty=None))),
+    Attack(
+        "records of older code in one arm",
+        horovod(in_turn(header(format=2, gradient_bytes=None), workers(environment=None, allocator=None))),
+    ),
+)
+
+
+def drifting(share: float, framework: Framework | None = None) -> Do:
+    """Epochs that grow slower by this share in all, of all runs or those of one framework."""
+
+    def change(lines: Lines) -> Lines:
+        steps = len(lines.epochs) - 1
+        new = [
+            slower(1 + share * epoch.epoch / steps)(replace(lines, epochs=[epoch], results=[])).epochs[0]
+            for epoch in lines.epochs
+        ]
+        return with_epochs(lines, new)
+
+    return lambda folder: Runs(folder).of(framework).change(change)
+
+
+def stalled(lines: Lines) -> Lines:
+    """One epoch of a launch takes 8 times as long."""
+    new = [
+        slower(8)(replace(lines, epochs=[epoch], results=[])).epochs[0] if epoch.epoch == 4 else epoch
+        for epoch in lines.epochs
+    ]
+    return with_epochs(lines, new)
+
+
+def two_epochs(lines: Lines) -> Lines:
+    new = with_epochs(lines, lines.epochs[:2])
+    new = replace(new, results=[evaluation(new.config, new.epochs, 0.8)])
+    return config(training={"epochs": 2, "evaluate_every": 0})(new)
+
+
+BUSY = processors(other_seconds=lambda facts: 0.2 * facts.process_seconds)
+DISTURBED = (
+    Attack("throttled in the course of each run", drifting(0.15)),
+    Attack("one arm throttled", drifting(0.15, "horovod")),
+    Attack("other programs beside one arm", horovod(BUSY, workers=MORE)),
+    Attack("other programs beside all", every(BUSY)),
+    Attack("one arm stalls", horovod(stalled, workers=[4])),
+    Attack("launches of a split second", every(slower(0.004))),
+    Attack("one epoch after the warm-up", every(two_epochs)),
+)
+
+
+def best_epoch(lines: Lines) -> Lines:
+    """Report the better score of an earlier epoch as that after the last."""
+    first, *_, last = lines.results
+    better = evaluation(lines.config, lines.epochs[: first.epochs], 0.85)
+    again = better.model_copy(update={"epochs": last.epochs, "training_seconds": last.training_seconds})
+    return replace(lines, results=[better, again])
+
+
+def other_foreground(share: float) -> Change:
+    """Evaluate masks of another size: as many pixels, other counts of what is foreground."""
+
+    def of(lines: Lines, result: Evaluation) -> Evaluation:
+        found = round(share * honest.FOREGROUND_PIXELS)
+        new = counted(lines.config, lines.epochs[: result.epochs], honest.FOREGROUND_PIXELS, 0)
+        missed = round(found * 0.2)
+        update = {
+            "true_positive": found - missed,
+            "false_negative": missed,
+            "true_negative": honest.PIXELS - found,
+            "iou": (found - missed) / found,
+            "dice": 2 * (found - missed) / (2 * found - missed),
+            "image_iou": (found - missed) / found,
+        }
+        return new.model_copy(update=update)
+
+    return results(of)
+
+
+def error_rates(name: str) -> Do:
+    """An own task whose first score is an error: 0.1 on 1 worker, 0.3 on more, and called better."""
+
+    def do(folder: Path) -> None:
+        every(scored(lambda run: (0.1 if run.workers == 1 else 0.3) + 0.001 * run.seed))(folder)
+        as_own_task(folder, score=name)
+
+    return do
+
+
+def own_tasks_of_each(folder: Path) -> None:
+    """Each arm trains a task of its own, of one name."""
+    as_own_task(folder)
+    native(lambda lines: config(task={"sha256": digest("mine")})(lines))(folder)
+
+
+SCORES = (
+    Attack("another test set in one arm", native(header(manifest_sha256=digest("easy")))),
+    Attack("masks of another size in one arm", native(other_foreground(1.5))),
+    Attack("masks of another size on more workers", every(other_foreground(1.5), workers=MORE)),
+    Attack("the best epoch as the last", every(best_epoch, workers=MORE)),
+    Attack(
+        "a score of some repeats only",
+        every(
+            results(
+                lambda lines, result: result.model_copy(
+                    update=dict.fromkeys(("true_positive", "false_positive", "false_negative"), 0)
+                    | {"true_negative": honest.PIXELS, "iou": None, "dice": None, "image_iou": None}
+                )
+            ),
+            workers=MORE,
+            repeats=[1, 2],
+        ),
+    ),
+    *(
+        Attack(f"own task: a score called {name}", error_rates(name))
+        for name in ("error_rate", "mae", "perplexity", "wer")
+    ),
+    Attack("own tasks of one name", own_tasks_of_each),
+)
+ON_REPORT = (*LEARNED, *UNEQUAL, *CHERRIES, *FOREIGN, *IMPOSSIBLE, *PLACE, *DISTURBED, *SCORES)

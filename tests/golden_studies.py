@@ -19,13 +19,12 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.__main__ import main
-from tests.attacks import ON_TRAINING, Attack, write_base
-from tests.attacks_on_facts import ON_FACTS
+from tests.attacks import ON_REPORT, Attack, write_base
 from tests.evidence import evidence
 from tests.honest import Honest, write_honest
-from tests.own_task_records import as_own_task
 from tests.records import write_script_run
 from tests.reports import without_figures
+from tests.tampering import as_own_task
 from unet_scaling.study.config import FRAMEWORKS
 
 PROJECT = Path(__file__).parents[1]
@@ -70,7 +69,7 @@ ATTACKED = (
 
 def _generated() -> Mapping[str, Callable[[Path], object]]:
     """Return what writes each generated study, by its name."""
-    attacks = {attack.name: attack for attack in (*ON_TRAINING, *ON_FACTS)}
+    attacks = {attack.name: attack for attack in ON_REPORT}
     wrappers = Honest((*FRAMEWORKS, "lightning", "accelerate"), workers=(1, 2), repeats=3, has_files=True)
     every = {"synchronise_every": [1, 4, 16]}
     strategies = Honest(workers=(1, 2), advantage=0.0, overhead=4.0, strategy=every)

@@ -13,11 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from tests.honest import Lines, evaluation
+from tests.tasks import POINTS
 from unet_scaling.study.config import Framework, RunConfig
 from unet_scaling.study.files import write_json_with_checksum
+from unet_scaling.study.measurements import PHASE_COLUMNS, CpuFacts
+from unet_scaling.study.options import TaskOptions
 from unet_scaling.study.record import RECORD_NAME, line_with_checksum, read_record
-from unet_scaling.study.record_lines import PHASE_COLUMNS, CpuFacts, Epoch, Evaluation, Header, WorkerFacts
-from unet_scaling.study.study_file import CONFIG_NAME, STUDY_NAME
+from unet_scaling.study.record_lines import (
+    Epoch,
+    Evaluated,
+    Evaluation,
+    Header,
+    Result,
+    Scores,
+    WorkerFacts,
+)
+from unet_scaling.study.study_file import CONFIG_NAME, STUDY_NAME, task_sha256
 
 Change = Callable[[Lines], Lines]
 
@@ -126,6 +137,15 @@ def epochs(change_of: Callable[[Epoch], Mapping[str, object]]) -> Change:
     return change
 
 
+def in_epochs(**fields: Any) -> Change:
+    """Return a change of these fields of every epoch; a function is given the epoch."""
+
+    def of(epoch: Epoch) -> dict[str, object]:
+        return {name: each(epoch) if callable(each) else each for name, each in fields.items()}
+
+    return epochs(of)
+
+
 def with_epochs(lines: Lines, new: list[Epoch]) -> Lines:
     """Return the lines with these epochs, and evaluations that fit them."""
     results = [
@@ -197,6 +217,41 @@ def started(moment: Callable[[RunConfig, datetime], datetime]) -> Change:
         return moment(found.config, datetime.fromisoformat(found.started_utc)).isoformat(timespec="seconds")
 
     return header(started_utc=of)
+
+
+SCORE = "top_accuracy"
+OTHER_SCORE = "dice_score"
+
+
+def as_own_task(
+    study: Path, score: str = SCORE, switches: Mapping[str, bool] | None = None, **options: str | int
+) -> Path:
+    """Write the runs of a study again as those of a task of their own, whose options are these.
+
+    The numbers stay. It has the judged score and another one, which is Dice.
+    """
+    file = study.parent / "my_task.py"
+    file.write_text(POINTS)
+    sha256 = task_sha256(file, "task.file")
+    task = TaskOptions(file=str(file), sha256=sha256, options={**options}, **(switches or {}))
+
+    def change(lines: Lines) -> Lines:
+        known = lines.config.model_dump(exclude={"data", "model", "emulation", "saliency", "task"})
+        data = {"passes_per_epoch": lines.config.data.passes_per_epoch}
+        own = RunConfig.model_validate(known | {"data": data, "task": task})
+        own_header = header(config=own, config_sha256=own.digest())(lines)
+        scores = [_scores(result, score) for result in lines.results]
+        return replace(own_header, startup=None, probe=None, results=scores)
+
+    Runs(study).change(change)
+    return study
+
+
+def _scores(result: Evaluation, score: str) -> Scores:
+    assert isinstance(result, Result)
+    shared = {name: getattr(result, name) for name in Evaluated.model_fields}
+    scores = {score: result.iou, OTHER_SCORE: result.dice}
+    return Scores(**shared, counts=[result.true_positive], scores=scores)
 
 
 def change_study(folder: Path, **fields: object) -> None:

@@ -23,10 +23,9 @@ from tests import tampering
 from tests.attacks import hosts_in_turn
 from tests.budgets import Steps, write_budget_run
 from tests.honest import START, Honest, Lines, write_honest
-from tests.own_task_records import as_own_task
 from tests.records import PIXELS, make_workers, near, write_all_played, write_run
 from tests.reports import report_of, without_figures
-from tests.tampering import Change, Runs, processors, scored, started
+from tests.tampering import Change, Runs, as_own_task, processors, scored, started
 from tests.test_disturbance import LOADED
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework
 from unet_scaling.study.options import Criteria

@@ -19,14 +19,13 @@ from analysis.__main__ import main
 from analysis.assemble import make_report
 from analysis.load import load_study
 from analysis.report.exports import summary_json
-from tests.attacks import MORE, ON_TRAINING, Attack, Do, every, horovod, without_study, write_base
-from tests.attacks_on_facts import ON_FACTS
+from tests.attacks import MORE, ON_REPORT, Attack, Do, every, horovod, without_study, write_base
 from tests.attacks_on_pairs import ON_PAIRS, in_b, write_pair
 from tests.honest import Honest, Lines, write_honest
-from tests.own_task_records import as_own_task
 from tests.reports import Compared, without_figures
 from tests.tampering import (
     Runs,
+    as_own_task,
     change_study,
     config,
     header,
@@ -55,10 +54,9 @@ NOT_YET = {
     # Of other code: a reason to launch again.
     "B has slower launches set aside",
 }
-ON_REPORT = (*ON_TRAINING, *ON_FACTS)
 # One for each way to claim too much; `make verify` takes all.
 QUICK = {
-    "all background", "losses that rise", "a margin as wide as the score", "other weights on 2 workers",
+    "all background", "losses that rise", "a margin as wide as the score",
     "a wrapper trains alone", "nothing averaged in 0 s", "repeats 1, 3, 5, 7, 12 of 12",
     "the best of three launches", "grown after a look, without repeats.json",
     "slow repeats of one arm removed", "more workers emulated", "scripts only",

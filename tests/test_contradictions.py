@@ -11,8 +11,6 @@ import pandas as pd
 import pytest
 
 from analysis.valid import impossible_values
-from tests.attacks import in_epochs
-from tests.attacks_on_facts import FILES
 from tests.evidence import evidence
 from tests.golden_studies import COMMITTED
 from tests.honest import Honest, Lines, write_honest
@@ -21,6 +19,7 @@ from tests.tampering import (
     Change,
     Runs,
     header,
+    in_epochs,
     in_turn,
     processors,
     results,
@@ -37,6 +36,7 @@ from unet_scaling.study.study_file import LOG_NAME
 RUN = "horovod-w02-r2"
 OTHER = "pytorch_native-w02-r1"
 ONE_HOUR = 3600.0
+FILES = (STEPS_NAME, f"{STEPS_NAME}.sha256", LOG_NAME)
 Do = Callable[[Path], object]
 
 

@@ -12,8 +12,6 @@ from analysis.checks import fairness_checks, fairness_table
 from analysis.load import load_study
 from analysis.machines import check_one_worker
 from analysis.study import Study
-from tests.attacks import in_epochs
-from tests.attacks_on_facts import watts
 from tests.honest import Honest, Lines, write_honest
 from tests.records import digest
 from tests.reports import reported
@@ -21,7 +19,9 @@ from tests.tampering import (
     Change,
     Runs,
     config,
+    epochs,
     header,
+    in_epochs,
     in_turn,
     processors,
     results,
@@ -55,6 +55,23 @@ def half_the_limit(epoch: Epoch) -> list[GpuFacts]:
     return [facts.model_copy(update={"power_limit_watts": 350.0}) for facts in epoch.gpu or ()]
 
 
+def watts(share: float) -> Change:
+    def of(epoch: Epoch) -> dict[str, object]:
+        new = [
+            facts.model_copy(
+                update={
+                    name: share * value
+                    for name, value in facts
+                    if value is not None and name.split("_")[0] in ("power", "energy")
+                }
+            )
+            for facts in epoch.gpu or ()
+        ]
+        return {"gpu": new}
+
+    return epochs(of)
+
+
 # Field, change in Horovod's runs, where it shows, and what is named.
 ON_CPUS: list[tuple[str, Change, str, str]] = [
     ("Header.manifest_sha256", header(manifest_sha256=OTHER), REFUSED, "000"),
@@ -69,6 +86,7 @@ ON_CPUS: list[tuple[str, Change, str, str]] = [
     ("Header.link_rate", header(link_rate="1gbit"), REFUSED, "1gbit"),
     ("Header.config", config(training={"learning_rate": 1.0}), UNMATCHED, ""),
     ("Header.job", header(job={"SLURM_JOB_PARTITION": "old"}), NODES, "old"),
+    ("Header.job", header(job={"SLURM_CLUSTER_NAME": "slow"}), NODES, "slow"),
     ("Header.started_utc", started(lambda _, at: at + timedelta(days=1)), ORDER, ""),
     ("WorkerFacts.host", workers(host="b"), NODES, "b in Horovod"),
     ("WorkerFacts.cores", workers(cores=lambda worker: [worker.worker + 8]), NODES, "8"),

@@ -16,13 +16,11 @@ from analysis.report.column_lists import taken_names
 from analysis.report.columns import TABLES
 from analysis.report.tables import COMPARE_LINES
 from analysis.study import TAKEN_NAMES_FILE, Score
-from tests.attacks import in_epochs
 from tests.evidence import evidence
 from tests.honest import Honest, write_honest
-from tests.own_task_records import SCORE, as_own_task
 from tests.records import near, write_all_played, write_real, write_run, write_script_run
 from tests.reports import Compared, report_of, reported
-from tests.tampering import Change, Runs, header, workers
+from tests.tampering import SCORE, Change, Runs, as_own_task, header, in_epochs, workers
 from unet_scaling.study.config import ALL_FRAMEWORKS, FRAMEWORKS, PROJECT, Framework
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.record import RECORD_NAME

@@ -19,8 +19,8 @@ from slurm.commands import new
 from slurm.estimate import KnownSeconds, TimeEstimate
 from slurm.study_folder import StudyFolder
 from tests.budgets import Steps, write_budget_run
-from tests.own_task_records import as_own_task
 from tests.records import write_run
+from tests.tampering import as_own_task
 from tests.task_mistakes import MISTAKES, MISTAKES_OF_WORKERS, RIGHT, changed
 from tests.tasks import EXAMPLES, POINTS, SOMETIMES_UNUSED, example, points_config, task_config
 from unet_scaling.data.batches import SampleData
