@@ -117,15 +117,6 @@ def test_names_what_the_launcher_does_not_tell_its_workers(
     assert found["faults"][0].startswith(fault)
 
 
-def test_blames_the_worker_that_was_killed(hosts: VirtualCluster, tmp_path: Path) -> None:
-    """Not the survivor, which loses its connection and is ended by srun."""
-    kill = 'if [ $SLURM_PROCID = 1 ]; then (sleep 3; kill -9 $$) & fi; exec "$@"'
-    words = ", ".join(json.dumps(word) for word in ("sh", "-c", kill, "sh"))
-    found = examine(hosts, tmp_path, f"{PMI}, {words}", workers=2)
-    assert found["faults"][0].startswith("worker 1 on node2 was the first to end, by Killed")
-    assert not any("worker 0" in fault for fault in found["faults"])
-
-
 def test_names_the_pairs_of_a_slow_link(hosts: VirtualCluster, tmp_path: Path) -> None:
     limit_node3(hosts, SLOW_RATE, burst_bytes(SLOW_RATE))
     found = examine(hosts, tmp_path)

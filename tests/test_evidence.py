@@ -1,7 +1,6 @@
 """Pages of docs hold the numbers of the committed records, all of which are in tests/golden/studies."""
 
 import re
-import statistics
 from functools import cache
 
 import pytest
@@ -11,18 +10,13 @@ from analysis.forecast import score_table
 from analysis.load import load_study
 from analysis.study import COMPARED
 from analysis.text import with_interval
-from analysis.valid import infidelity
 from tests.evidence import evidence
-from unet_scaling.study.config import PROJECT, Framework
-from unet_scaling.study.record import Record, read_record
+from unet_scaling.study.config import PROJECT
 
 LAUNCHES = 3
 NATIVE = ("pytorch_native", "")
 POLLS = ("horovod", "yield_when_idle=False")
 YIELDS = ("horovod", "yield_when_idle=True")
-# Of a frame of 1514 bytes 1448 are the message's, the rest headers of Ethernet, IP, and TCP with its stamps.
-FRAME = 1514 / 1448
-BYTES_PER_SECOND = {"10mbit": 10e6 / 8, "100mbit": 100e6 / 8}
 
 
 def page(name: str) -> str:
@@ -32,16 +26,6 @@ def page(name: str) -> str:
 @cache
 def report_of(study: str) -> Report:
     return make_report(load_study(evidence(study)))
-
-
-@cache
-def launches(study: str, framework: str, workers: int) -> list[Record]:
-    """Return the records of a point; each is complete, and was slowed as it should be."""
-    paths = evidence(study).glob(f"{framework}-w{workers:02d}-*/run.jsonl")
-    found = [read_record(path) for path in paths]
-    assert len(found) == LAUNCHES
-    assert all(record.complete and not infidelity(record) for record in found)
-    return found
 
 
 def test_the_table_of_the_published_curve_is_that_of_the_records() -> None:
@@ -95,52 +79,6 @@ def test_predictions_that_were_written_before_the_runs_hold(study: str, counted:
             f"{row[name]:.{digits}f}" for name in ("predicted", "predicted_low", "predicted_high", "measured")
         )
         assert f"on 14 | {predicted} [{low}, {high}] | {measured} |" in page("prediction")
-
-
-@pytest.mark.parametrize(("rate", "workers"), [("10mbit", 2), ("100mbit", 2), ("100mbit", 4)])
-@pytest.mark.parametrize("framework", COMPARED)
-def test_an_all_reduce_over_a_slow_link_takes_what_the_closed_form_says(
-    framework: Framework, rate: str, workers: int
-) -> None:
-    """2 (N - 1) / N times the bytes of a message, over what the link carries in a second."""
-    messages = []
-    steps = []
-    for record in launches(f"link_{rate}", framework, workers):
-        assert record.header is not None
-        assert record.probe is not None
-        assert record.header.gradient_bytes is not None
-        assert len({worker.host for worker in record.header.workers}) == workers
-        (epoch,) = (epoch for epoch in record.epochs if not epoch.warmup)
-        assert epoch.budget is not None
-        per_byte = 2 * (workers - 1) / workers / BYTES_PER_SECOND[rate]
-        messages.append(record.probe.median_seconds[-1] / record.probe.bytes[-1] / per_byte)
-        waited = epoch.budget.wire_seconds / epoch.steps
-        steps.append(waited / record.header.gradient_bytes / per_byte)
-    message = statistics.median(messages)
-    step = statistics.median(steps)
-    assert message == pytest.approx(FRAME, rel=0.01)
-    # The first gradients travel while the backward pass goes on.
-    assert 0.8 * message < step < message
-
-
-def test_with_two_cores_the_gap_is_gone_on_2_workers_and_communication_alone_is_left_on_14() -> None:
-    """As docs/published_gap.md says of the medians of the launches."""
-
-    def of_a_step(study: str, framework: str, workers: int) -> list[float]:
-        rows = []
-        for record in launches(study, framework, workers):
-            (epoch,) = (epoch for epoch in record.epochs if not epoch.warmup)
-            assert epoch.budget is not None
-            wait = statistics.mean(epoch.budget.data_wait_seconds) / epoch.steps
-            rows.append((epoch.images / epoch.seconds, wait, epoch.budget.wire_seconds / epoch.steps))
-        return [statistics.median(column) for column in zip(*rows, strict=True)]
-
-    native, horovod = (of_a_step("two_cores_k16_few", framework, 2)[0] for framework in COMPARED)
-    assert round(100 * horovod / native) == 100
-    for study in ("two_cores_k16", "two_cores_k28"):
-        native_step, horovod_step = (of_a_step(study, framework, 14) for framework in COMPARED)
-        assert horovod_step[1] < 1.05 * native_step[1]
-        assert round(horovod_step[2] - native_step[2], 1) == 0.3
 
 
 def test_the_iou_of_played_and_real_workers_is_that_of_the_records() -> None:

@@ -13,16 +13,9 @@ from torch import Tensor, nn
 from tests.studies import make_point
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure import epoch_meter
-from unet_scaling.measure.epoch_meter import (
-    NO_CLOCK,
-    BudgetMeter,
-    Clock,
-    HostClock,
-    Meter,
-    StepSample,
-    gather_budget,
-    phase_clock,
-)
+from unet_scaling.measure import phases as product
+from unet_scaling.measure.epoch_meter import BudgetMeter, Meter, StepSample, gather_budget
+from unet_scaling.measure.phases import Clock, HostClock
 from unet_scaling.run.recorder import Recorder
 from unet_scaling.run.run_folder import RunFolder
 from unet_scaling.study.record_lines import PHASE_COLUMNS, LongestStep, Phase
@@ -113,20 +106,6 @@ def test_where_a_gradient_or_a_pass_is_missing_sync_is_unknown(idle: bool, first
     phases = clock.seconds(1.0)
     assert np.isnan(phases[0, [Phase.BACKWARD, Phase.SYNC]]).all()
     assert np.isfinite(phases[0, [Phase.FORWARD, Phase.OPTIMIZER]]).all()
-
-
-def test_hooks_are_on_every_parameter_and_go_again() -> None:
-    network = model()
-
-    def hooks() -> int:
-        return sum(len(weight._post_accumulate_grad_hooks or ()) for weight in network.parameters())
-
-    take_step(network, NO_CLOCK)
-    assert hooks() == 0
-    clock = phase_clock(network, 1, 1, torch.device("cpu"))
-    assert hooks() == 4
-    clock.close()
-    assert hooks() == 0
 
 
 def measured(network: nn.Module, steps: int = 5) -> tuple[BudgetMeter, float]:

@@ -10,7 +10,6 @@ from slurm.virtual import cluster, hosts
 from slurm.virtual.plan import Plan, command_line, load, plan_of, save, slurm_conf, task_prolog
 from tests.cluster import PROGRAM
 from unet_scaling.group.processor_quota import ProcessorHierarchy
-from unet_scaling.study.errors import UserError
 
 STATE = Path("/run/somewhere")
 
@@ -22,14 +21,6 @@ def test_tasks_of_a_slowed_cluster_are_told_so_by_slurm_itself() -> None:
     text = task_prolog({"UNET_SCALING_DILATION": "14", "OTHER": "a b"})
     told = subprocess.run(["sh", "-c", text], capture_output=True, text=True).stdout
     assert told == "export UNET_SCALING_DILATION=14\nexport OTHER=a b\n"
-
-
-def test_a_machine_without_control_groups_gets_no_slowed_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "unet_scaling.group.processor_quota.processor_hierarchy.__defaults__", (Path("/none"),)
-    )
-    with pytest.raises(UserError, match="no control groups with the controller 'cpu' are mounted here"):
-        cluster.prepare_quotas(Plan(STATE, dilation=4))
 
 
 def test_a_slowed_cluster_leaves_no_group_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
