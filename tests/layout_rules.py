@@ -62,14 +62,24 @@ OPTIONAL_PARTS = {
     "unet_scaling.doctor": ("slurm/doctor.py", "slurm/commands/doctor.py"),
     "slurm.virtual": (),
 }
-# Each of these is imported only in the twins that adapt it; the wrappers adopt a group of torch's.
-# A callback has to be of a class of Lightning.
-FRAMEWORK_FILES = {
+# What no file below these folders imports.
+FORBIDDEN: dict[str, tuple[str, ...]] = {
+    "unet_scaling": ("slurm", "analysis", "tests", "benchmarks"),
+    "slurm": ("analysis", "tests", "benchmarks"),
+    "analysis": ("slurm", "tests", "benchmarks", "torch"),
+    "tests": ("benchmarks",),
+}
+FORBIDDEN |= dict.fromkeys(ALL_FRAMEWORKS, FORBIDDEN["unet_scaling"])
+# Where alone the product imports these: frameworks in the twins that adapt them, the wrappers of which adopt
+# a group of torch's. A callback has to be of a class of Lightning.
+ONLY_IN = {
     "horovod": ("horovod/train.py",),
     "torch.distributed": ("pytorch_native/train.py", "lightning/train.py", "accelerate/train.py"),
     "torch.nn.parallel": ("pytorch_native/train.py", "lightning/train.py"),
     "lightning": ("lightning/train.py", "unet_scaling/record/lightning_trainer.py"),
     "accelerate": ("accelerate/train.py",),
+    "pandas": ("analysis/",),
+    "matplotlib": ("analysis/figures/",),
 }
 # Every figure and every table is made by functions of these names; every program has `main` and its parser;
 # scripts that are not the project's call `lightning_callback`.
@@ -192,24 +202,10 @@ def part_below(package: str, name: str) -> str:
 
 
 def nothing_points_upward() -> list[str]:
-    """The library imports neither submission nor analysis, and submission not the analysis."""
-    above = {
-        "unet_scaling": ("slurm", "analysis", "tests", "benchmarks"),
-        "slurm": ("analysis", "tests", "benchmarks"),
-        "analysis": ("slurm", "tests", "benchmarks"),
-    }
-    above |= dict.fromkeys(ALL_FRAMEWORKS, above["unet_scaling"])
-    return importing(above)
-
-
-def tests_without_benchmarks() -> list[str]:
-    return importing({"tests": ("benchmarks",)})
-
-
-def importing(forbidden: dict[str, tuple[str, ...]]) -> list[str]:
+    """The library imports neither submission nor analysis; the analysis, above submission, needs no torch."""
     return [
         f"{module.file} imports {other}"
-        for folder, others in forbidden.items()
+        for folder, others in FORBIDDEN.items()
         for module in modules(folder)
         for other in others
         if module.imports_module(other)
@@ -230,23 +226,14 @@ def optional_parts_are_imported_late() -> list[str]:
     ]
 
 
-def frameworks_in_one_file_each() -> list[str]:
+def packages_in_their_places() -> list[str]:
+    """Each framework is imported in its twin, pandas in analysis/, matplotlib in analysis/figures/."""
     return [
-        f"{module.file} imports {framework}"
-        for framework, files in FRAMEWORK_FILES.items()
+        f"{module.file} imports {package}"
+        for package, places in ONLY_IN.items()
         for module in product()
-        if module.imports_module(framework) and module.file not in files
+        if module.imports_module(package) and not module.file.startswith(places)
     ]
-
-
-def libraries_in_their_folders() -> list[str]:
-    """pandas stays in analysis/, matplotlib in analysis/figures/; torch is not needed by the analysis."""
-    wrong = [(module, "pandas") for module in product() if not module.file.startswith("analysis/")]
-    wrong += [
-        (module, "matplotlib") for module in product() if not module.file.startswith("analysis/figures/")
-    ]
-    wrong += [(module, "torch") for module in modules("analysis")]
-    return [f"{module.file} imports {library}" for module, library in wrong if module.imports_module(library)]
 
 
 def no_cycles() -> list[str]:
@@ -328,10 +315,8 @@ def functions_and_files_are_short() -> list[str]:
 RULES: Sequence[Callable[[], list[str]]] = (
     folder_order,
     nothing_points_upward,
-    tests_without_benchmarks,
     optional_parts_are_imported_late,
-    frameworks_in_one_file_each,
-    libraries_in_their_folders,
+    packages_in_their_places,
     no_cycles,
     named_paths_exist,
     tests_read_committed_logs_only,

@@ -58,8 +58,8 @@ NOT_YET = {
 QUICK = {
     "all background", "losses that rise", "a margin as wide as the score",
     "a wrapper trains alone", "nothing averaged in 0 s", "repeats 1, 3, 5, 7, 12 of 12",
-    "the best of three launches", "grown after a look, without repeats.json",
-    "slow repeats of one arm removed", "more workers emulated", "scripts only",
+    "the best of three launches",
+    "slow repeats of one arm removed", "more workers emulated",
     "records under the other framework's name", "Horovod without NCCL on GPUs", "always the same arm first",
     "one arm throttled", "launches of a split second", "masks of another size in one arm",
     "the best epoch as the last", "own task: a score called error_rate", "B is A in a hurry",

@@ -1,7 +1,6 @@
 """What an answer of Slurm is taken for: tables of forms, and of what no answer is."""
 
 import itertools
-from pathlib import Path
 
 import pytest
 
@@ -208,15 +207,3 @@ def test_a_silent_slurm_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     job = KnownJobs([submission]).of(submission)
     assert job == JobState(UNCLEAR, "Slurm does not answer: Connection refused")
     assert combine(RunState("failed", "killed"), submission, job).state == "unknown"
-
-
-def test_an_answer_that_is_lost_is_no_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def lost(_: Slurm, command: list[str], *_others: object) -> str:
-        if command[0] == "sbatch":
-            raise UnreachableError("Socket timed out on send/recv operation")
-        return HEADER
-
-    monkeypatch.setattr(Slurm, "call", lost)
-    monkeypatch.setattr("slurm.scheduler.FIND_PAUSES_SECONDS", (0.0,))
-    with pytest.raises(UnreachableError, match=r"timed out.*; no job named run.ab.1 was found"):
-        Slurm().submit(tmp_path / "job.sbatch", "run.ab.1")
