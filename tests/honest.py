@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm.study_folder import StudyFolder
-from tests.records import digest, make_header, make_workers, write_all
+from tests.records import digest, make_header, make_probe, make_workers, write_all
 from unet_scaling.measure.epoch_meter import StepSample
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.files import write_verified
@@ -344,9 +344,7 @@ def _startup(workers: int, random: np.random.Generator) -> Startup:
 
 def _probe(workers: int) -> Probe | None:
     """Return the times of the group's own all-reduce, up to messages larger than the gradients."""
-    sizes = [4**power for power in range(1, 13)]
-    times = [1e-4 + size * (workers - 1) / workers / 1e9 for size in sizes]
     if workers == 1:
         return None
-    medians = [1.1 * seconds for seconds in times]
-    return Probe(bytes=sizes, repeats=[20] * len(sizes), median_seconds=medians, minimum_seconds=times)
+    probe = make_probe(bandwidth=1e9 * workers / (workers - 1))
+    return probe.model_copy(update={"median_seconds": [1.1 * seconds for seconds in probe.minimum_seconds]})

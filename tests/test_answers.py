@@ -21,9 +21,8 @@ from analysis.__main__ import main as report
 from analysis.findings.answer import NO_CLUSTER_FILE
 from tests import tampering
 from tests.attacks import hosts_in_turn
-from tests.budgets import Steps, write_budget_run
 from tests.honest import START, Honest, Lines, write_honest
-from tests.records import PIXELS, make_workers, near, write_all_played, write_run
+from tests.records import PIXELS, Steps, make_workers, near, write_all_played, write_budget_run, write_run
 from tests.reports import report_of, without_figures
 from tests.tampering import Change, Runs, as_own_task, processors, scored, started
 from tests.test_disturbance import LOADED

@@ -12,9 +12,8 @@ import pytest
 
 from slurm.states import Submission, read_submission, write_submission
 from slurm.study_folder import StudyFolder
-from tests.budgets import make_pair
 from tests.faults import READ_BACK
-from tests.records import make_study, write_run
+from tests.records import make_pair, make_study, write_run
 from tests.studies import make_images, make_point
 from tests.test_checkpoint import GROUP, POINT, save, trained
 from unet_scaling.data.folder import read_manifest

@@ -16,9 +16,8 @@ from analysis.valid import LARGEST_EXCESS_FACTOR, infidelity
 from slurm.virtual.cluster import prepare_quotas, remove_groups
 from slurm.virtual.cluster import quota_folder as group_of
 from slurm.virtual.plan import Plan, load
-from tests.budgets import write_budget_run
 from tests.cluster import bring_up
-from tests.records import make_header, make_point
+from tests.records import make_header, make_point, write_budget_run
 from tests.sweeps import Sweep
 from unet_scaling.group import watchdog
 from unet_scaling.group.identity import CORES_VARIABLE, Identity, emulated_cores, own_processors

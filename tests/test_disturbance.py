@@ -21,10 +21,18 @@ from slurm.after_run import disturbed_reason, is_to_be_repeated, set_disturbed_a
 from slurm.local import local_plan, run_study
 from slurm.processes import say_whether_quiet
 from slurm.study_folder import StudyFolder
-from tests.budgets import Steps, write_budget_run
 from tests.evidence import evidence
 from tests.golden_studies import COMMITTED
-from tests.records import Measured, make_epochs, make_point, make_study, write_record, write_run
+from tests.records import (
+    Measured,
+    Steps,
+    make_epochs,
+    make_point,
+    make_study,
+    write_budget_run,
+    write_record,
+    write_run,
+)
 from unet_scaling.study.disturbance import DISTURBED_SHARE, MOST_DISTURBED, Disturbance, disturbance
 from unet_scaling.study.record import Record, read_record
 from unet_scaling.study.record_lines import LongestStep

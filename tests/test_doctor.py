@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from slurm.processes import launch_environment, mpiexec_program
-from tests.budgets import make_pair
 from tests.machine import needs_a_core_each
+from tests.records import make_pair
 from unet_scaling.doctor.findings import Findings, WorkerReport, launch_findings, read_reports, slow_links
 from unet_scaling.measure.ping_pong import HostPair
 

@@ -11,8 +11,15 @@ import numpy as np
 import pytest
 
 from analysis.budget import PARTS
-from tests.budgets import Steps, make_pair, make_probe, write_budget_run
-from tests.records import GRADIENT_BYTES, make_workers, write_run
+from tests.records import (
+    GRADIENT_BYTES,
+    Steps,
+    make_pair,
+    make_probe,
+    make_workers,
+    write_budget_run,
+    write_run,
+)
 from tests.reports import Row, Told, report_of
 from unet_scaling.measure.ping_pong import HostPair, PingPong, write_ping_pong
 from unet_scaling.study.config import PROJECT, WRAPPERS, Framework

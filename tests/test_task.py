@@ -18,8 +18,7 @@ from analysis.load import load_study
 from slurm.commands import new
 from slurm.estimate import KnownSeconds, TimeEstimate
 from slurm.study_folder import StudyFolder
-from tests.budgets import Steps, write_budget_run
-from tests.records import write_run
+from tests.records import Steps, write_budget_run, write_run
 from tests.tampering import as_own_task
 from tests.task_mistakes import MISTAKES, MISTAKES_OF_WORKERS, RIGHT, changed
 from tests.tasks import EXAMPLES, POINTS, SOMETIMES_UNUSED, example, points_config, task_config
