@@ -1,7 +1,7 @@
 """Every fact that records tell of a run, once: its value, who must agree in it, what answers for it.
 
 From this table follow the refusal of runs, of attempts that differ, the header rows of the fairness table,
-what differs between two studies, and provenance. tests/test_facts.py alters each recorded field in one arm.
+what differs between two studies, and provenance. tests/test_changed_records.py alters each in one arm.
 """
 
 import re

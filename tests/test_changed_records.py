@@ -1,0 +1,513 @@
+"""One thing done to the records of an honest study, and what the report says: left out, withheld, remarked.
+
+Each recorded fact, altered or unknown in the runs of one arm alone; records that cannot be; and what a study
+asked for against what is read.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.assemble import make_report
+from analysis.checks import fairness_checks, fairness_table
+from analysis.contrast import WITHHELD
+from analysis.load import load_study
+from analysis.machines import check_one_worker
+from analysis.study import Study
+from analysis.valid import impossible_values
+from slurm.study_folder import StudyFolder
+from tests.evidence import evidence
+from tests.golden_studies import COMMITTED
+from tests.honest import Honest, Lines, write_honest
+from tests.records import digest
+from tests.reports import report_of, reported
+from tests.tampering import (
+    Change,
+    Runs,
+    config,
+    epochs,
+    header,
+    in_epochs,
+    in_turn,
+    processors,
+    results,
+    scored,
+    slower,
+    started,
+    with_epochs,
+    workers,
+)
+from unet_scaling.study.config import Framework
+from unet_scaling.study.files import write_verified
+from unet_scaling.study.measurements import PHASE_COLUMNS, STEPS_NAME, GpuFacts
+from unet_scaling.study.record import RECORD_NAME, read_record, set_launch_aside
+from unet_scaling.study.record_lines import End, Epoch, Evaluation, Header, Resumed, WorkerFacts
+from unet_scaling.study.repeats import EARLY_SIGNIFICANCE, REPEATS_NAME, note_look
+from unet_scaling.study.study_file import LOG_NAME, STUDY_NAME, recorded_study
+from unet_scaling.study.validation import StrictModel
+
+Do = Callable[[Path], object]
+# Studies that tests copy and change.
+TRUTHS: Mapping[str, Honest] = {
+    "CPUs": Honest(workers=(1, 2), repeats=3),
+    "GPUs": Honest(workers=(1, 2), repeats=3, is_gpu=True),
+    "with files": Honest(workers=(2,), repeats=3, has_files=True),
+    "6 repeats": Honest(workers=(2,), repeats=6, advantage=0.3),
+}
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("honest")
+    return {name: write_honest(folder / name, truth) for name, truth in TRUTHS.items()}
+
+
+REFUSED = "refused"
+UNMATCHED = "unmatched"
+CLOCK = "same clock of the cores"
+ORDER = "order interleaved in time"
+WORK = "same work per epoch"
+TRAINING = "same training"
+NODES = "same nodes"
+OTHER = "0" * 64
+
+
+def of_fewer_images(_: Lines, result: Evaluation) -> Evaluation:
+    return result.model_copy(update={"images": 11})
+
+
+def other_weights(_: Lines, result: Evaluation) -> Evaluation:
+    return result.model_copy(update={"weights_sha256": digest(f"other weights after {result.epochs}")})
+
+
+def half_the_limit(epoch: Epoch) -> list[GpuFacts]:
+    return [facts.model_copy(update={"power_limit_watts": 350.0}) for facts in epoch.gpu or ()]
+
+
+def watts(share: float) -> Change:
+    def of(epoch: Epoch) -> dict[str, object]:
+        new = [
+            facts.model_copy(
+                update={
+                    name: share * value
+                    for name, value in facts
+                    if value is not None and name.split("_")[0] in ("power", "energy")
+                }
+            )
+            for facts in epoch.gpu or ()
+        ]
+        return {"gpu": new}
+
+    return epochs(of)
+
+
+# Field, change in Horovod's runs, where it shows, and what is named.
+ON_CPUS: list[tuple[str, Change, str, str]] = [
+    ("Header.manifest_sha256", header(manifest_sha256=OTHER), REFUSED, "000"),
+    ("Header.train_images", header(train_images=999_999), REFUSED, "999,999"),
+    ("Header.test_images", in_turn(header(test_images=11), results(of_fewer_images)), REFUSED, "11"),
+    ("Header.initial_weights_sha256", header(initial_weights_sha256=OTHER), REFUSED, "000"),
+    ("Header.gradient_bytes", header(gradient_bytes=974_290), REFUSED, "974290"),
+    ("Header.commit", header(commit="another"), REFUSED, "another"),
+    ("Header.dirty", header(dirty=True), REFUSED, "True"),
+    ("Header.versions", header(versions=lambda to: to.versions | {"torch": "2.1"}), REFUSED, "2.1"),
+    ("Header.dilation", header(dilation=4.0), REFUSED, "dilated"),
+    ("Header.link_rate", header(link_rate="1gbit"), REFUSED, "1gbit"),
+    ("Header.config", config(training={"learning_rate": 1.0}), UNMATCHED, ""),
+    ("Header.job", header(job={"SLURM_JOB_PARTITION": "old"}), NODES, "old"),
+    ("Header.job", header(job={"SLURM_CLUSTER_NAME": "slow"}), NODES, "slow"),
+    ("Header.started_utc", started(lambda _, at: at + timedelta(days=1)), ORDER, ""),
+    ("WorkerFacts.host", workers(host="b"), NODES, "b in Horovod"),
+    ("WorkerFacts.cores", workers(cores=lambda worker: [worker.worker + 8]), NODES, "8"),
+    ("WorkerFacts.device", workers(device="MIG 1g"), REFUSED, "MIG 1g"),
+    ("WorkerFacts.threads", workers(threads=2), REFUSED, "2"),
+    ("WorkerFacts.allocator", workers(allocator={"LD_PRELOAD": "x.so"}), REFUSED, "x.so"),
+    ("WorkerFacts.environment", workers(environment={"NCCL_ALGO": "Tree"}), REFUSED, "Tree"),
+    ("Epoch.images", in_epochs(images=lambda epoch: epoch.images - 1), WORK, "in horovod"),
+    ("Epoch.steps", in_epochs(steps=5), REFUSED, "5 steps"),
+    ("Epoch.warmup", in_epochs(warmup=lambda epoch: epoch.epoch <= 1), WORK, "in horovod"),
+    ("Epoch.loss", in_epochs(loss=0.36), TRAINING, "0.36 in horovod"),
+    ("Epoch.learning_rate", in_epochs(learning_rate=0.004), TRAINING, "0.004 in"),
+    ("Epoch.cpu", processors(frequency_mhz=1500.0), CLOCK, "1,500 MHz in Horovod"),
+    ("Result.weights_sha256", results(other_weights), TRAINING, ""),
+    ("Result.iou", scored(0.5), TRAINING, ""),
+    # Unknown in Horovod's runs alone.
+    ("Header.gradient_bytes", header(gradient_bytes=None), TRAINING, "not recorded in Horovod"),
+    ("Header.versions", header(versions={"python": "3.11.7"}), "same software", "not recorded"),
+    ("Header.started_utc", header(started_utc="later"), ORDER, ""),
+    ("WorkerFacts.allocator", workers(allocator=None), "same way of computing", "not recorded in"),
+    ("WorkerFacts.environment", workers(environment=None), "same environment", "not recorded in"),
+    ("Epoch.cpu", in_epochs(cpu=None), CLOCK, "not recorded in Horovod"),
+    ("Epoch.cpu", in_epochs(cpu=None), "machine quiet", ""),
+]
+SLOW_GPUS = {"controller": "MPI", "built with": "MPI Gloo"}
+ON_GPUS: list[tuple[str, Change, str, str]] = [
+    ("Header.transport", header(transport=SLOW_GPUS), "same way of computing", "MPI in Horovod"),
+    (
+        "WorkerFacts.device_uuid",
+        workers(device_uuid=lambda to: f"MIG-{to.worker}"),
+        NODES,
+        "MIG-0 in Horovod",
+    ),
+    ("Epoch.gpu", in_epochs(gpu=None), CLOCK, "not recorded in Horovod"),
+    ("GpuFacts.power_limit_watts", in_epochs(gpu=half_the_limit), CLOCK, "350 W in Horovod"),
+    ("GpuFacts.power_watts", in_turn(watts(0.5), slower(1.1)), CLOCK, "in Horovod"),
+    ("Epoch.loss", in_epochs(loss=0.36), TRAINING, "0.36 in horovod"),
+]
+# What an honest study may have otherwise in one arm, and why.
+MAY_DIFFER: Mapping[str, str] = {
+    "Header.kind": "names the line",
+    "Header.format": "older code is told by its commit",
+    "Header.attempt": "attempts may be many; what they tell is compared (test_refusals.py)",
+    "Header.config_sha256": "follows from config",
+    "Header.compute": "refused as emulated beside measured (test_emulation.py)",
+    "Header.resumed": "as attempt",
+    "Header.earlier": "as attempt",
+    "Header.workers": "WorkerFacts",
+    "WorkerFacts.worker": "its place in the list",
+    "WorkerFacts.process": "given by the system",
+    "Epoch.kind": "names the line",
+    "Epoch.epoch": "its place in the record",
+    "Epoch.seconds": "what is measured",
+    "Epoch.worker_seconds": "what is measured",
+    "Epoch.budget": "what is measured",
+    "Epoch.no_budget": "says why budget is missing, which is an option",
+    "Epoch.gradient_norms": "follow from weights and batches, which are compared",
+    "GpuFacts.utilization": "follows from what is measured",
+    "GpuFacts.memory_bytes": "of buffers that each framework has",
+    "GpuFacts.energy_joules": "follows from power",
+}
+
+
+def test_every_recorded_field_is_compared_or_may_differ() -> None:
+    models: tuple[type[StrictModel], ...] = (Header, WorkerFacts, Epoch, GpuFacts)
+    recorded = {f"{model.__name__}.{field}" for model in models for field in model.model_fields}
+    compared = {field for field, *_ in (*ON_CPUS, *ON_GPUS)}
+    assert recorded - compared == MAY_DIFFER.keys()
+
+
+def table_of(study: Study) -> pd.DataFrame:
+    return fairness_table(fairness_checks(study)).set_index("check")
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "change", "shown", "named"),
+    [("CPUs", *row) for row in ON_CPUS] + [("GPUs", *row) for row in ON_GPUS],
+)
+def test_a_fact_of_one_arm_alone_withholds(
+    kind: str,
+    field: str,
+    change: Change,
+    shown: str,
+    named: str,
+    tmp_path: Path,
+    honest: dict[str, Path],
+) -> None:
+    folder = shutil.copytree(honest[kind], tmp_path / "study")
+    Runs(folder).of("horovod").change(change)
+    study = load_study(folder)
+    if shown == UNMATCHED:
+        assert study.runs["options"].nunique() == 2, field
+        return
+    if shown == REFUSED:
+        assert len(study.runs) == len(study.left_out) == 6, field
+        told = " ".join(study.left_out["reason"])
+    else:
+        table = table_of(study)
+        told = str(table.loc[shown, "fact"])
+        assert table.loc[shown, "withholds"], f"{field}: {told}"
+    assert named in told
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (started(lambda _, at: at - timedelta(days=19)), "19 days"), (workers(host="old"), "old"),
+        (processors(frequency_mhz=1500.0), "1,500 MHz"),
+    ],
+)  # fmt: skip
+def test_a_baseline_of_another_day_host_or_clock_is_doubted(
+    change: Change, named: str, tmp_path: Path, honest: dict[str, Path]
+) -> None:
+    folder = shutil.copytree(honest["CPUs"], tmp_path / "study")
+    Runs(folder).of(workers=[1]).change(change)
+    row = table_of(load_study(folder)).loc["same baseline"]
+    assert (row["mark"], named in row["fact"]) == ("no", True), row["fact"]
+
+
+@pytest.mark.parametrize(("low", "mark"), [(1.021, "no"), (1.009, "yes")])
+def test_a_difference_on_one_worker_is_shown_by_its_whole_interval(low: float, mark: str) -> None:
+    row = {"workers": 1, "framework": "horovod", "ratio": 1.042, "ratio_low": low, "ratio_high": 1.077}
+    assert check_one_worker(pd.DataFrame([row])).mark == mark
+
+
+def test_a_difference_on_one_worker_stands_beside_the_claim(tmp_path: Path) -> None:
+    write_honest(tmp_path / "study", Honest(workers=(1, 2)))
+    Runs(tmp_path / "study").of("horovod").change(slower(1.1))
+    fairness = pd.read_csv(reported(tmp_path / "study") / "fairness.csv").set_index("check")
+    assert fairness.loc["equal on 1 worker", "mark"] == "no"
+    assert not fairness.loc["equal on 1 worker", "withholds"]
+
+
+RUN = "horovod-w02-r2"
+OTHER_RUN = "pytorch_native-w02-r1"
+ONE_HOUR = 3600.0
+FILES = (STEPS_NAME, f"{STEPS_NAME}.sha256", LOG_NAME)
+
+
+def on_run(change: Change) -> Do:
+    """Write the record of RUN again, changed, and remove what lay beside it."""
+
+    def do(study: Path) -> None:
+        Runs(study).of("horovod", workers=[2], repeats=[2]).change(change)
+        for name in FILES:
+            (study / RUN / name).unlink()
+
+    return do
+
+
+def copied(of_epochs: Callable[[Lines, Lines], list[Epoch]]) -> Do:
+    """Give RUN epochs that are made of its own and of those of another launch."""
+
+    def do(study: Path) -> None:
+        ((_, other),) = Runs(study).of("pytorch_native", workers=[2], repeats=[1]).records()
+        on_run(lambda lines: with_epochs(lines, of_epochs(lines, other)))(study)
+
+    return do
+
+
+def an_hour(lines: Lines) -> Lines:
+    """The epochs take an hour in all."""
+    return slower(ONE_HOUR / sum(epoch.seconds for epoch in lines.epochs))(lines)
+
+
+def ended(minutes: float) -> Change:
+    """A run of an hour in all that ended so long after its start."""
+
+    def change(lines: Lines) -> Lines:
+        end = pd.Timestamp(lines.header.started_utc) + timedelta(minutes=minutes)
+        return replace(lines, end=End(status="complete", ended_utc=f"{end}"))
+
+    return in_turn(an_hour, change)
+
+
+def resumed(minutes: float) -> Change:
+    """A run of an hour in all that trained half of it, and was resumed so long after its start."""
+
+    def change(lines: Lines) -> Lines:
+        again = {"attempt": 2, "earlier": [lines.header], "resumed": Resumed(epoch=5, step=0)}
+        return started(lambda _, at: at + timedelta(minutes=minutes))(header(**again)(lines))
+
+    return in_turn(an_hour, change)
+
+
+BOUND_ELSEWHERE = in_turn(
+    workers(environment={"HOROVOD_THREAD_AFFINITY": "7"}),
+    processors(process_seconds=lambda facts: 1.6 * facts.process_seconds),
+)
+SAME_WEIGHTS = results(
+    lambda lines, result: result.model_copy(update={"weights_sha256": lines.header.initial_weights_sha256})
+)
+
+
+def log(edit: Callable[[list[str]], list[str]]) -> Do:
+    def do(study: Path) -> None:
+        path = study / RUN / LOG_NAME
+        path.write_text("".join(edit(path.read_text().splitlines(keepends=True))))
+
+    return do
+
+
+def steps(edit: Callable[[pd.DataFrame], pd.DataFrame]) -> Do:
+    """The single steps of RUN, changed, with their true checksum."""
+
+    def do(study: Path) -> None:
+        path = study / RUN / STEPS_NAME
+        write_verified(path, edit(pd.read_parquet(path)).to_parquet(index=False))
+
+    return do
+
+
+def times(factor: float, *epochs: int) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    """Multiply the seconds of the steps of these epochs, or of all."""
+
+    def edit(table: pd.DataFrame) -> pd.DataFrame:
+        chosen = table["epoch"].isin(epochs) if epochs else table["epoch"] >= 0
+        table = table.astype(dict.fromkeys(PHASE_COLUMNS, np.float64))
+        table.loc[chosen, [*PHASE_COLUMNS]] *= factor
+        return table
+
+    return edit
+
+
+def sampled(table: pd.DataFrame) -> pd.DataFrame:
+    """Half of the steps, as the file of a long run has them."""
+    return table[table["step"] % 2 == 0]
+
+
+def unknown_phases(study: Path) -> None:
+    without = in_epochs(budget=None, no_budget="where sync begins is not known")
+    Runs(study).of("horovod", workers=[2], repeats=[2]).change(without)
+    steps(times(np.nan))(study)
+
+
+# What is done, which runs are left out for it, and a word of the reason.
+IMPOSSIBLE: Mapping[str, tuple[Do, set[str], str]] = {
+    "honest": (lambda _: None, set(), ""),
+    "honest, without the files beside it": (on_run(lambda lines: lines), set(), ""),
+    "half the seconds": (on_run(slower(0.5, processor=False)), {RUN}, "worker 0 took"),
+    "twice the seconds, and the CPU seconds": (on_run(slower(2.0)), set(), ""),
+    "threads that are bound elsewhere": (on_run(BOUND_ELSEWHERE), set(), ""),
+    "a suspended run": (on_run(ended(660)), set(), ""),
+    "longer than from start to end": (on_run(ended(20)), {RUN}, "3600 s"),
+    "resumed": (on_run(resumed(60)), set(), ""),
+    "resumed too early": (on_run(resumed(5)), {RUN}, "300 s"),
+    "another launch, times a factor": (
+        copied(lambda _, other: slower(1.17)(other).epochs), {RUN, OTHER_RUN}, "digits",
+    ),
+    "another launch": (copied(lambda _, other: other.epochs), {RUN, OTHER_RUN}, "digits"),
+    "one epoch of another launch": (
+        copied(lambda own, other: [*own.epochs[:2], other.epochs[2], *own.epochs[3:]]), {RUN, OTHER_RUN},
+        "epochs 2",
+    ),
+    "weights that did not change": (on_run(SAME_WEIGHTS), {RUN}, "nothing was trained"),
+    "log.csv: other seconds": (
+        log(lambda lines: [line.replace("2,", "2,1",
+        1) if line.startswith("2,") else line for line in lines]),
+        {RUN}, f"{LOG_NAME}:4",
+    ),
+    "log.csv: a line less": (log(lambda lines: lines[:-1]), {RUN}, f"{LOG_NAME}:11"),
+    "log.csv of another tool": (
+        log(lambda lines: [lines[0].replace("time_per_epoch", "seconds"), *lines[1:]]), set(), "",
+    ),
+    "steps: half the seconds of one epoch": (steps(times(0.5, 2)), {RUN}, "in epoch 2"),
+    "steps: no last epoch": (steps(lambda table: table[table["epoch"] < 9]), {RUN}, "no step of epoch 9"),
+    "steps: a sample": (steps(sampled), set(), ""),
+    "steps: a sample of half the seconds": (
+        steps(lambda table: times(0.5)(sampled(table))), {RUN}, "in the mean",
+    ),
+    "steps of phases that are not known": (unknown_phases, set(), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_a_record_that_cannot_be_is_left_out(honest: dict[str, Path], tmp_path: Path, case: str) -> None:
+    change, runs, words = IMPOSSIBLE[case]
+    shutil.copytree(honest["with files"], tmp_path / "honest")
+    change(tmp_path / "honest")
+    # Two of the cases are honest, and not to be compared with the others.
+    left_out = {
+        run: reason
+        for run, reason in report_of(tmp_path / "honest").left_out.items()
+        if "kept:" not in reason
+    }
+    assert set(left_out) == runs, left_out
+    assert all(words in reason and RECORD_NAME in reason for reason in left_out.values()), left_out
+
+
+def test_no_committed_record_contradicts_itself() -> None:
+    """Dilated, emulated, played and resumed runs are among them."""
+    records = [path for name in COMMITTED for path in sorted(evidence(name).glob("*/run.jsonl"))]
+    assert len(records) > 400
+    assert [problem for path in records for problem in impossible_values(read_record(path))] == []
+
+
+CHECK = "asked for and read"
+FASTER = "native DDP faster"
+
+
+def ask_for(folder: Path, **changes: object) -> None:
+    """Write the study file of another request, and the run folders that it lacks."""
+    study = recorded_study(folder)
+    assert study is not None
+    StudyFolder(folder, study.model_copy(update=changes)).prepare()
+
+
+def remove(folder: Path, repeat: int, framework: Framework | None = None) -> None:
+    for run, _ in [*Runs(folder).of(framework, repeats=[repeat]).records()]:
+        shutil.rmtree(run)
+
+
+def fail(folder: Path) -> None:
+    """The runs of both frameworks end without a word."""
+    Runs(folder).of(repeats=[3]).change(lambda lines: replace(lines, epochs=lines.epochs[:2], end=None))
+
+
+def diverge(folder: Path) -> None:
+    end = End(status="diverged", reason="the loss is nan")
+    Runs(folder).of(repeats=[6]).change(lambda lines: replace(lines, results=[], end=end))
+
+
+def launch_again(folder: Path, name: str, repeats: Sequence[int], framework: Framework | None = None) -> None:
+    """The best of two launches stands, the other one beside it."""
+    again = write_honest(folder.with_name("again"), replace(TRUTHS["6 repeats"], seed=2, speed=1.02))
+    for run, _ in [*Runs(folder).of(framework, repeats=repeats).records()]:
+        set_launch_aside(run, name)
+        shutil.copy(again / run.name / RECORD_NAME, run)
+
+
+def fewer_asked_than_made_again(folder: Path) -> None:
+    launch_again(folder, "attempt1", ALL)
+    ask_for(folder, repeats=3)
+
+
+def looked_at(folder: Path) -> None:
+    note_look(folder, 3, 6, by_hand=True, adaptive=False)
+
+
+def history_removed(folder: Path) -> None:
+    looked_at(folder)
+    ask_for(folder)
+    (folder / REPEATS_NAME).unlink()
+
+
+ALL = range(1, 7)
+
+
+ASKED: dict[str, tuple[Callable[[Path], object], str, str, float, str]] = {
+    "complete": (lambda _: None, "yes", FASTER, 0.05, "all 12 runs"),
+    "records only": (lambda study: (study / STUDY_NAME).unlink(), "not known", FASTER, 0.05, STUDY_NAME),
+    "still running": (lambda study: remove(study, 6), "no", FASTER, EARLY_SIGNIFICANCE, "5 of 6"),
+    "failed in both": (fail, "no", FASTER, EARLY_SIGNIFICANCE, "(1 failed)"),
+    "diverged in both": (diverge, "no", FASTER, 0.05, "(1 diverged)"),
+    "points to come": (lambda study: ask_for(study, workers=[2, 4]), "no", FASTER, 0.05, "of 2 points"),
+    "a gap": (lambda study: remove(study, 2, "horovod"), "no", WITHHELD, EARLY_SIGNIFICANCE, "2 of Horovod"),
+    "a gap in both": (lambda study: remove(study, 2), "no", WITHHELD, EARLY_SIGNIFICANCE, "repeats 2 of"),
+    "one quiet launch again": (
+        lambda study: launch_again(study, "disturbed1", [1], "horovod"), "no", WITHHELD, 0.05,
+        "1 of them not",
+    ),
+    "one arm again": (
+        lambda study: launch_again(study, "attempt1", ALL, "horovod"), "no", WITHHELD, 0.05, "6 launches of",
+    ),
+    "both arms again": (
+        lambda study: launch_again(study, "attempt1", ALL), "no", FASTER, 0.05, "6 of Horovod",
+    ),
+    "both again, and fewer asked": (fewer_asked_than_made_again, "no", FASTER, 0.025, "6 of Horovod"),
+    "a look that is noted": (looked_at, "yes", FASTER, 0.025, "all 12 runs"),
+    "a look whose note is gone": (history_removed, "yes", FASTER, 0.025, "all 12 runs"),
+    "repeats that nothing tells of": (
+        lambda study: ask_for(study, repeats=3), "no", FASTER, 0.025, "3 not asked for",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ASKED)
+def test_a_folder_says_what_became_of_what_was_asked_for(
+    honest: dict[str, Path], tmp_path: Path, case: str
+) -> None:
+    change, mark, outcome, significance, words = ASKED[case]
+    study = shutil.copytree(honest["6 repeats"], tmp_path / "honest")
+    change(study)
+    report = make_report(load_study(study))
+    row = report.fairness.set_index("check").loc[CHECK]
+    assert (row["mark"], list(report.comparisons["outcome"])) == (mark, [outcome]), row["fact"]
+    assert row["withholds"] == (outcome == WITHHELD)
+    assert report.study.significance == significance
+    assert words in row["fact"], row["fact"]
