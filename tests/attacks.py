@@ -241,10 +241,7 @@ CHERRIES = (
         "the best of three launches", both(lying_beside("disturbed1", 1.07), lying_beside("disturbed2", 1.09))
     ),
     Attack("one arm with twice as many repeats", more_repeats),
-    Attack(
-        "slow repeats of one arm removed",
-        lambda folder: without(folder, "pytorch_native", [2, 4], [4]),
-    ),
+    Attack("slow repeats of one arm removed", lambda folder: without(folder, "pytorch_native", [2, 4], [4])),
     Attack(
         "a worker count of one arm removed", lambda folder: without(folder, "horovod", [1, 2, 3, 4, 5], [4])
     ),

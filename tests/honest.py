@@ -144,12 +144,7 @@ def write_honest(folder: Path, truth: Honest | None = None) -> Path:
 
 
 def _write_run(
-    folder: Path,
-    config: RunConfig,
-    truth: Honest,
-    begun: datetime,
-    pace: float,
-    random: np.random.Generator,
+    folder: Path, config: RunConfig, truth: Honest, begun: datetime, pace: float, random: np.random.Generator
 ) -> float:
     """Write the files of one run; return its seconds of training."""
     sample = StepSample(config.workers, config.seed)
@@ -280,11 +275,7 @@ def evaluation(config: RunConfig, epochs: Sequence[Epoch], iou: float, images: i
 
 
 def counted(
-    config: RunConfig,
-    epochs: Sequence[Epoch],
-    positive: int,
-    false_positive: int,
-    images: int = TEST_IMAGES,
+    config: RunConfig, epochs: Sequence[Epoch], positive: int, false_positive: int, images: int = TEST_IMAGES
 ) -> Result:
     """Return the evaluation with these counts of pixels."""
     union = FOREGROUND_PIXELS + false_positive

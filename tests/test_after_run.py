@@ -16,10 +16,7 @@ from unet_scaling.study.record_lines import End, Resumed
 
 
 def stopped(
-    folder: Path,
-    position: tuple[int, int],
-    resumed: tuple[int, int] = (0, 0),
-    explained: int | None = None,
+    folder: Path, position: tuple[int, int], resumed: tuple[int, int] = (0, 0), explained: int | None = None
 ) -> None:
     """Write the record of an attempt that stopped in order at this position; the one before it is kept."""
     folder.mkdir(exist_ok=True)

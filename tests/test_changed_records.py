@@ -201,13 +201,7 @@ def table_of(study: Study) -> pd.DataFrame:
     [("CPUs", *row) for row in ON_CPUS] + [("GPUs", *row) for row in ON_GPUS],
 )
 def test_a_fact_of_one_arm_alone_withholds(
-    kind: str,
-    field: str,
-    change: Change,
-    shown: str,
-    named: str,
-    tmp_path: Path,
-    honest: dict[str, Path],
+    kind: str, field: str, change: Change, shown: str, named: str, tmp_path: Path, honest: dict[str, Path]
 ) -> None:
     folder = shutil.copytree(honest[kind], tmp_path / "study")
     Runs(folder).of("horovod").change(change)

@@ -19,8 +19,6 @@ from unet_scaling.data import images as module
 from unet_scaling.data.batches import unpack_bits
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.folder import Manifest, write_manifest
-from unet_scaling.data.images import DecodedImages, build_cache, cache_path, default_cache_root, open_cache
-from unet_scaling.data.pixels import packed_width
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 
@@ -51,27 +49,6 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def manifest(folder: Path) -> Manifest:
     return check_folder(folder)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"channels": 3, "intensity": "image"}, {"image_height": 12, "foreground": ">127"},
-     {"image_height": 9, "image_width": 7}],
-)  # fmt: skip
-def test_both_ways_of_loading_give_the_same(folder: Path, root: Path, changes: dict[str, object]) -> None:
-    data = options(folder, **changes)
-    manifest = check_folder(folder, data.foreground)
-    build_cache(manifest, folder, data, root)
-    cached, decoded = open_cache(manifest, folder, data, root), DecodedImages(manifest, folder, data)
-    indices = np.array([4, 0, 0, 2])
-    for ours, theirs in zip(cached.gather(indices), decoded.gather(indices), strict=True):
-        assert ours.dtype == theirs.dtype
-        assert ours.equal(theirs)
-    images, masks = cached.gather(indices)
-    assert images.shape == (4, data.channels, data.image_height, data.image_width)
-    assert masks.shape == (4, data.image_height, packed_width(data.image_width))
-    assert set(unpack_bits(masks, data.image_width).flatten().tolist()) == {0, 1}
-    np.testing.assert_array_equal(cached.boxes, decoded.boxes)
 
 
 def test_pixels_arrive_unchanged_within_their_padding_and_are_mapped(

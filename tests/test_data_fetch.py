@@ -170,10 +170,7 @@ def test_archives_brought_by_hand_serve_offline_if_the_known_one_has_its_sum(
 ) -> None:
     store = folder / "archives"
     store.mkdir(parents=True)
-    for images, masks in (
-        (b"", archives[PINNED]),
-        (archives["images.tar.gz"], archives[PINNED] + b"\0"),
-    ):
+    for images, masks in ((b"", archives[PINNED]), (archives["images.tar.gz"], archives[PINNED] + b"\0")):
         (store / PINNED).write_bytes(masks)
         if images:
             (store / "images.tar.gz").write_bytes(images)
@@ -248,12 +245,7 @@ def test_pictures_of_several_archives_or_of_one_are_sorted_into_images_and_masks
     both.write_bytes(tar_of({"d/images/a.png": b"1", "d/Masks/a.png": b"2"} | outside))
     (tmp_path / "other").mkdir()
     unpack([both], tmp_path / "other")
-    assert tree(tmp_path / "other") == [
-        "images/a.png",
-        "images/evil.png",
-        "images/evil2.png",
-        "masks/a.png",
-    ]
+    assert tree(tmp_path / "other") == ["images/a.png", "images/evil.png", "images/evil2.png", "masks/a.png"]
     assert not list(tmp_path.glob("evil*"))
 
 

@@ -53,13 +53,24 @@ def batches(images: Path, **options: Any) -> list[ImageBatch]:
     return [batch for epoch in (0, 1) for step in data.steps(epoch, NO_CLOCK) for batch in step]
 
 
+COLOURS: dict[str, Any] = {"channels": 3, "intensity": "image", "image_height": 24, "image_width": 40}
+
+
 @pytest.mark.parametrize(
-    "options", [{"loading": "decode"}, {"loading": "decode", "loader_workers": 2}, {"loading": "device"}]
+    ("way", "options"),
+    [
+        ({"loading": "decode"}, {}),
+        ({"loading": "decode"}, COLOURS),
+        ({"loading": "decode", "loader_workers": 2}, {}),
+        ({"loading": "device"}, {}),
+    ],
 )
-def test_every_way_of_loading_brings_the_same_batches(options: dict[str, Any], images: Path) -> None:
-    expected = batches(images)
+def test_every_way_of_loading_brings_the_same_batches(
+    way: dict[str, Any], options: dict[str, Any], images: Path
+) -> None:
+    expected = batches(images, **options)
     random = torch.get_rng_state()
-    found = batches(images, **options)
+    found = batches(images, **options, **way)
     assert torch.equal(torch.get_rng_state(), random), "dropout would differ"
     assert len(found) == len(expected) == 2 * 2 * 9
     for ours, theirs in zip(found, expected, strict=True):

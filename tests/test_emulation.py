@@ -99,17 +99,6 @@ def test_every_worker_draws_its_own_steps_and_draws_them_again() -> None:
 
 
 @pytest.mark.slow
-def test_an_emulated_model_has_the_parameters_of_the_real_one(recorded: TrainedRun, images: Path) -> None:
-    config = emulated_config(recorded, images, "horovod", 1)
-    emulated = build_model(load_task(config), torch.device("cpu"), nn.SyncBatchNorm)
-    real = build_model(load_task(plain_config(images, workers=1)), torch.device("cpu"), nn.SyncBatchNorm)
-    assert isinstance(emulated, EmulatedUNet)
-    assert list(parameter_bytes(emulated).items()) == list(parameter_bytes(real).items())
-    pairs = zip(emulated.parameters(), real.parameters(), strict=True)
-    assert all(torch.equal(one, other) for one, other in pairs)
-
-
-@pytest.mark.slow
 def test_a_recorded_profile_has_every_step_after_the_warm_up(recorded: TrainedRun) -> None:
     profile = read_compute_profile(recorded.folder).profile
     epochs = [epoch for epoch in recorded.record.epochs if not epoch.warmup]

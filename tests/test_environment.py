@@ -378,8 +378,7 @@ def test_a_compiler_that_cannot_build_horovod_is_refused_before_anything_is_fetc
 
 
 @pytest.mark.parametrize(
-    ("version", "taken"),
-    [("3, 10", False), ("3, 11", True), ("3, 13", True), ("3, 14", False)],
+    ("version", "taken"), [("3, 10", False), ("3, 11", True), ("3, 13", True), ("3, 14", False)]
 )
 def test_refuses_other_pythons_by_name(version: str, taken: bool, clone: Clone, tmp_path: Path) -> None:
     said = "Python " + version.replace(", ", ".") + ".1"

@@ -137,11 +137,7 @@ def test_a_lack_of_memory_is_reported_with_batch_image_size_and_peak(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("framework", "value"),
-    [
-        ("horovod", "infinity"),
-        framework_parameter("lightning", "nan"),
-    ],
+    ("framework", "value"), [("horovod", "infinity"), framework_parameter("lightning", "nan")]
 )
 def test_a_number_that_is_not_finite_on_one_worker_ends_all_as_diverged(
     framework: str, value: str, images: Path, tmp_path: Path

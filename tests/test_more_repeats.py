@@ -25,11 +25,7 @@ from slurm.study_folder import StudyFolder, open_study_folder
 from tests.records import write_record
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.repeats import (
-    ADAPTIVE_SIGNIFICANCE,
-    MOST_ADAPTIVE_REPEATS,
-    read_history,
-)
+from unet_scaling.study.repeats import ADAPTIVE_SIGNIFICANCE, MOST_ADAPTIVE_REPEATS, read_history
 
 STUDY: dict[str, Any] = {
     "name": "sweep",

@@ -159,10 +159,7 @@ def test_without_gpus_each_processor_of_a_node_is_a_worker(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ("--workers", "1,16"),
-            "--workers: found 16; allowed: up to the 8 that 2 nodes of gpu",
-        ),
+        (("--workers", "1,16"), "--workers: found 16; allowed: up to the 8 that 2 nodes of gpu"),
         (("--time", "02:00:00"), "--time: found 7200 s; partition gpu allows 01:00:00"),
         (("--partition", "nosuch"), "--partition nosuch: no such partition; Slurm has cpu, gpu, old"),
         (("--partition", "old"), "no node of old is in service"),

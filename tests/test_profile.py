@@ -19,14 +19,7 @@ from unet_scaling.data import images as module
 from unet_scaling.data.batches import to_device
 from unet_scaling.data.pixels import decode
 from unet_scaling.profile.__main__ import main
-from unet_scaling.profile.findings import (
-    HostCores,
-    Samples,
-    Steps,
-    Throughput,
-    processes_to_try,
-    thrashing,
-)
+from unet_scaling.profile.findings import HostCores, Samples, Steps, Throughput, processes_to_try, thrashing
 from unet_scaling.profile.measure import (
     StageClock,
     Subject,

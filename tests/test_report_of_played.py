@@ -145,11 +145,7 @@ MIXED: Mapping[str, tuple[Sequence[Callable[[Path], None]], int, str]] = {
     "other data than real ones": ((real, played(8, **OTHER_DATA)), 3, "not played"),
     "two data sets": ((played(1), played(8, **OTHER_DATA)), 3, "manifest"),
     "two commits": ((played(1), played(8), played(4, commit="f" * 40)), 3, "commit: "),
-    "one training by 1 and by 2": (
-        (played(4), played(4, by=2)),
-        3,
-        "the same repeat of the same point as",
-    ),
+    "one training by 1 and by 2": ((played(4), played(4, by=2)), 3, "the same repeat of the same point as"),
     "another host and commit than real ones": (
         (real, played(4, **OTHER_PLACE), played(8, **OTHER_PLACE)),
         0,
