@@ -193,13 +193,11 @@ def test_points_are_compared_at_equal_values_of_an_axis_only(tmp_path: Path) -> 
     (row,) = found.rows
     assert row["knobs"] == "bucket_cap_mb=25.0"
     assert [row["throughput_a"], row["throughput_b"]] == pytest.approx([25.0, 25.0])
-    native = "pytorch_native"
     assert found.only == [
-        (
-            "A", native, 1, "bucket_cap_mb=5.0"), ("B", native, 1, "bucket_cap_mb=50.0"), ("B", "horovod", 2,
-            "",
-        ),
-    ]  # fmt: skip
+        ("A", "pytorch_native", 1, "bucket_cap_mb=5.0"),
+        ("B", "pytorch_native", 1, "bucket_cap_mb=50.0"),
+        ("B", "horovod", 2, ""),
+    ]
 
 
 def test_pairs_of_seeds_find_what_their_spread_would_hide(tmp_path: Path) -> None:

@@ -324,12 +324,9 @@ def open_page(browser: Any, path: Path, size: dict[str, int], scheme: str = "lig
 
 SLOW = pytest.mark.slow
 PAGES: Mapping[str, tuple[str, dict[str, int]]] = {
-    "desk": (
-        "plain", DESK), "zoomed": ("plain", ZOOMED), "phone": ("plain", PHONE), "older": ("older", PHONE,
-    ),
-    "compared": (
-        "compared", DESK), "compared, zoomed": ("compared", ZOOMED), "compared, phone": ("compared", PHONE,
-    ),
+    "desk": ("plain", DESK), "zoomed": ("plain", ZOOMED), "phone": ("plain", PHONE),
+    "older": ("older", PHONE), "compared": ("compared", DESK),
+    "compared, zoomed": ("compared", ZOOMED), "compared, phone": ("compared", PHONE),
 }  # fmt: skip
 
 
