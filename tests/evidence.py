@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 EVIDENCE = Path(__file__).parents[1] / "logs" / "evidence"
+COMMITTED = sorted(path.name.removesuffix(".tar.xz") for path in EVIDENCE.iterdir())
 # Emptied as the process ends.
 _UNPACKED = tempfile.TemporaryDirectory(prefix="evidence-")
 

@@ -20,7 +20,7 @@ import pandas as pd
 
 from analysis.__main__ import main
 from tests.attacks import ON_REPORT, Attack, write_base
-from tests.evidence import evidence
+from tests.evidence import COMMITTED, evidence
 from tests.honest import Honest, write_honest
 from tests.records import write_script_run
 from tests.reports import without_figures
@@ -41,12 +41,6 @@ MOST_WORDS = 4
 LEFT_OUT = (
     "summary.json.points", "summary.json.comparisons", "summary.json.iou", "summary.json.checks",
     "prediction.written_utc", "prediction.commit", "prediction.dirty", "prediction.sha256",
-)  # fmt: skip
-COMMITTED = (
-    "dilation_k14", "dilation_k28", "dilation_k7", "emulated_scaling", "leaving_horovod",
-    "link_100mbit", "link_10mbit", "plan_nuclei", "published_emulated", "published_emulated_mpich",
-    "published_gap_controller", "published_gap_intel", "published_gap_mpich", "published_gap_openmpi",
-    "saliency_nuclei", "strategies_fast", "strategies_slow", "two_cores_k16", "two_cores_k16_few", "two_cores_k28",
 )  # fmt: skip
 COMPARED = {
     "compare_published_gap": ("published_gap_openmpi", "published_gap_intel"),

@@ -40,14 +40,11 @@ class Sweep:
         workers: list[int],
         epochs: int = 2,
         more: str = "",
-        repeats: int = 1,
         frameworks: Sequence[str] = FRAMEWORKS,
     ) -> None:
         """Write the study; `more` is what follows the keys of its [training] table."""
         text = TINY_STUDY.format(workers=workers, data=self.data, epochs=epochs) + more
-        text = f"frameworks = {json.dumps(frameworks)}\n{text}"
-        text = text.replace("repeats = 1", f"repeats = {repeats}")
-        (self.folder / f"{self.name}.toml").write_text(text)
+        (self.folder / f"{self.name}.toml").write_text(f"frameworks = {json.dumps(frameworks)}\n{text}")
 
     def pace(self, seconds: float) -> None:
         """Let every step take at least so long, so that a run lasts on any machine until `let_go`."""

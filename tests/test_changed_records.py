@@ -22,8 +22,7 @@ from analysis.machines import check_one_worker
 from analysis.study import Study
 from analysis.valid import impossible_values
 from slurm.study_folder import StudyFolder
-from tests.evidence import evidence
-from tests.golden_studies import COMMITTED
+from tests.evidence import COMMITTED, evidence
 from tests.honest import Honest, Lines, write_honest
 from tests.records import digest
 from tests.reports import report_of, reported

@@ -21,8 +21,7 @@ from slurm.after_run import disturbed_reason, is_to_be_repeated, set_disturbed_a
 from slurm.local import local_plan, run_study
 from slurm.processes import say_whether_quiet
 from slurm.study_folder import StudyFolder
-from tests.evidence import evidence
-from tests.golden_studies import COMMITTED
+from tests.evidence import COMMITTED, evidence
 from tests.records import (
     Measured,
     Steps,
