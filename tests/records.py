@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from unet_scaling.group.allocator import KEEP_MEMORY
+from unet_scaling.group.identity import KEEP_MEMORY
 from unet_scaling.measure.ping_pong import HostPair
 from unet_scaling.study.config import Framework, RunConfig, StudyConfig
-from unet_scaling.study.measurements import PHASE_COLUMNS, Budget, CpuFacts, Probe
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
 from unet_scaling.study.record_lines import (
+    PHASE_COLUMNS,
+    Budget,
     ComputeFacts,
+    CpuFacts,
     End,
     Epoch,
     Header,

@@ -44,9 +44,18 @@ from tests.tampering import (
 )
 from unet_scaling.study.config import Framework
 from unet_scaling.study.files import write_verified
-from unet_scaling.study.measurements import PHASE_COLUMNS, STEPS_NAME, GpuFacts
 from unet_scaling.study.record import RECORD_NAME, read_record, set_launch_aside
-from unet_scaling.study.record_lines import End, Epoch, Evaluation, Header, Resumed, WorkerFacts
+from unet_scaling.study.record_lines import (
+    PHASE_COLUMNS,
+    STEPS_NAME,
+    End,
+    Epoch,
+    Evaluation,
+    GpuFacts,
+    Header,
+    Resumed,
+    WorkerFacts,
+)
 from unet_scaling.study.repeats import EARLY_SIGNIFICANCE, REPEATS_NAME, note_look
 from unet_scaling.study.study_file import LOG_NAME, STUDY_NAME, recorded_study
 from unet_scaling.study.validation import StrictModel

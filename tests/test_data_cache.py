@@ -19,6 +19,7 @@ from unet_scaling.data import images as module
 from unet_scaling.data.batches import unpack_bits
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.folder import Manifest, write_manifest
+from unet_scaling.data.images import DecodedImages, build_cache, cache_path, default_cache_root, open_cache
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 

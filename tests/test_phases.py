@@ -13,9 +13,14 @@ from torch import Tensor, nn
 from tests.studies import make_point
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure import epoch_meter
-from unet_scaling.measure import phases as product
-from unet_scaling.measure.epoch_meter import BudgetMeter, Meter, StepSample, gather_budget
-from unet_scaling.measure.phases import Clock, HostClock
+from unet_scaling.measure.epoch_meter import (
+    BudgetMeter,
+    Clock,
+    HostClock,
+    Meter,
+    StepSample,
+    gather_budget,
+)
 from unet_scaling.run.recorder import Recorder
 from unet_scaling.run.run_folder import RunFolder
 from unet_scaling.study.record_lines import PHASE_COLUMNS, LongestStep, Phase
