@@ -26,6 +26,9 @@ NOT_IMPORTED = {
     "pytorch_native.train": {
         "pandas", "scipy", "matplotlib", "pyarrow", "jinja2", "click", "rich", "psutil", "torch._dynamo",
         "horovod", "lightning", "accelerate", "xaitk_saliency", "smqtk_classifier", "skimage", "sklearn",
+        "unet_scaling.group.processor_quota", "unet_scaling.measure.compute_recorder",
+        "unet_scaling.study.compute_profile", "unet_scaling.study.saliency", "unet_scaling.study.run_state",
+        "unet_scaling.study.command_line", "unet_scaling.task.file_task",
     },
 }  # fmt: skip
 

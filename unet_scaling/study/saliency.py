@@ -1,4 +1,4 @@
-"""Models of what a run says of its saliency maps: a line of the record, and the manifest of the files.
+"""Models of the manifest of a run's saliency maps; the line of its record is in record_lines.py.
 
 RUN/saliency/manifest.json               which images have a map, and what is known of each
 RUN/saliency/maps/00003.npy              float32 [scores, height, width] of the fourth test image
