@@ -12,7 +12,7 @@ only from real runs: measured, or predicted. Options that decide what is learned
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import takewhile
 from typing import Literal, get_args
 
@@ -148,48 +148,29 @@ class KeptIou:
 
     `counts` are rows of `played_table`. Where played and real runs have a number of workers, it is that of
     the worse verdict; but one that is undecided does not count where the other has more seeds in common with
-    1 worker. `baseline_diverged` counts runs on 1 worker; `kinds` are those of its runs, "played" or "real".
-    `not_learned` is the row of 1 worker where that learned no more than a constant prediction; `series_name`
-    the framework with its knobs.
+    1 worker. `last` is the largest that keeps the IoU, as do all smaller ones, and `workers` its number, 1
+    without one; `beyond` are the larger ones. `baseline_diverged` counts runs on 1 worker; `kinds` are those
+    of its runs, "played" or "real". `not_learned` is the row of 1 worker where that learned no more than a
+    constant prediction; `series_name` the framework with its knobs.
     """
 
     options: str
     framework: str
     knobs: str
-    counts: tuple[Row, ...]
+    series_name: str
+    counts: list[Row]
+    last: Row | None
+    workers: int
+    beyond: list[Row]
     baseline_seeds: int
     baseline_diverged: int
-    kinds: tuple[str, ...]
+    kinds: list[str]
     not_learned: Row | None = None
-
-    @property
-    def shown(self) -> list[Row]:
-        """The numbers of workers that keep the IoU, as do all smaller ones."""
-        return list(takewhile(lambda row: row["verdict"] == "no loss", self.counts))
-
-    @property
-    def workers(self) -> int:
-        """The largest number of workers that keeps the IoU, as do all smaller ones; 1 where none is shown."""
-        return int(self.last["workers"]) if self.shown else 1
-
-    @property
-    def beyond(self) -> list[Row]:
-        """The larger numbers of workers."""
-        return list(self.counts[len(self.shown) :])
 
     @property
     def is_decided(self) -> bool:
         """Whether a number above 1 is shown to keep the IoU, or the smallest one not to."""
-        return bool(self.shown) or bool(self.counts and self.counts[0]["verdict"] in ("loss", "diverges"))
-
-    @property
-    def last(self) -> Row:
-        """The row of that number."""
-        return self.shown[-1]
-
-    @property
-    def series_name(self) -> str:
-        return series_name({"framework": self.framework, "knobs": self.knobs}, NAMES)
+        return bool(self.last) or bool(self.counts and self.counts[0]["verdict"] in ("loss", "diverges"))
 
 
 def kept_ious(table: pd.DataFrame) -> list[KeptIou]:
@@ -197,18 +178,22 @@ def kept_ious(table: pd.DataFrame) -> list[KeptIou]:
     found = []
     order = get_args(LossVerdict)
     for (options, framework, knobs), rows in table.groupby(SERIES, sort=False):
-        kinds = tuple(kind for kind in ("played", "real") if (rows["kind"] == kind).any())
+        kinds = [kind for kind in ("played", "real") if (rows["kind"] == kind).any()]
         if "played" not in kinds:
             continue
         alone = rows[rows["workers"] == 1]
-        counts = []
+        counts: list[Row] = []
         for _, of in rows[rows["workers"] > 1].groupby("workers"):
             telling = of[(of["verdict"] != "undecided") | (of["pairs"] == of["pairs"].max())]
             counts.append(min(telling.to_dict("records"), key=lambda row: order.index(row["verdict"])))
+        shown = list(takewhile(lambda row: row["verdict"] == "no loss", counts))
+        last = shown[-1] if shown else None
+        name = series_name({"framework": framework, "knobs": knobs}, NAMES)
         seeds, diverged = (int(alone[name].max()) if len(alone) else 0 for name in ("seeds", "diverged"))
-        nothing = alone[alone["learned"] == "no"].to_dict("records")
-        series = (str(options), str(framework), str(knobs))
-        found.append(KeptIou(*series, tuple(counts), seeds, diverged, kinds, nothing[0] if nothing else None))
+        nothing = next(iter(alone[alone["learned"] == "no"].to_dict("records")), None)
+        series = (str(options), str(framework), str(knobs), name)
+        kept = (last, int(last["workers"]) if last else 1, counts[len(shown) :])
+        found.append(KeptIou(*series, counts, *kept, seeds, diverged, kinds, nothing))
     return found
 
 
@@ -220,7 +205,7 @@ def kept_farthest_first(kept: Sequence[KeptIou]) -> dict[str, list[KeptIou]]:
 
     def order(found: tuple[str, list[KeptIou]]) -> tuple[float, float]:
         first = min(found[1], key=lambda each: each.workers)
-        return -first.workers, -float(first.last["iou"]) if first.shown else 0.0
+        return -first.workers, -float(first.last["iou"]) if first.last else 0.0
 
     sets: dict[str, list[KeptIou]] = {}
     for each in kept:
@@ -266,37 +251,20 @@ def _agreement_notes(study: Study, points: Sequence[PointSeeds]) -> Iterator[str
 
 @dataclass(frozen=True)
 class PlayedQuality:
-    """Tables and findings of the played runs; all are empty where a study has none."""
+    """Tables and findings of the played runs; all are empty where a study has none.
+
+    `kept` says up to how many workers each series keeps the IoU, and `sentences` by options the finding on
+    them: one for all series where they agree, else one of each. `compared_options` says which set of options
+    keeps it up to the most workers; empty for one set.
+    """
 
     study: Study
     points: pd.DataFrame
     plan: pd.DataFrame
     notes: Sequence[str]
-
-    @cached_property
-    def kept(self) -> list[KeptIou]:
-        """Up to how many workers each series keeps the IoU."""
-        return kept_ious(self.points)
-
-    @cached_property
-    def sentences(self) -> dict[str, str]:
-        """The finding of each set of options: one for all series where they agree, else one of each."""
-        sentences = {}
-        for options in dict.fromkeys(each.options for each in self.kept):
-            of = [each for each in self.kept if each.options == options]
-            found = {}
-            for each in of:
-                found[each.series_name] = "; ".join(lines("played", said="kept", kept=each, study=self.study))
-            agree = len(set(found.values())) == 1
-            parts = [*found.values()][:1] if agree else [f"{name}: {text}" for name, text in found.items()]
-            sentences[options] = "; ".join(parts)
-        return sentences
-
-    @property
-    def compared_options(self) -> str:
-        """Which set of options keeps the IoU up to the most workers; empty for one set."""
-        several = len({each.options for each in self.kept}) > 1
-        return lines("played", said="options", kept=self.kept, study=self.study)[0] if several else ""
+    kept: list[KeptIou]
+    sentences: dict[str, str]
+    compared_options: str
 
 
 def played_quality(study: Study, summary: pd.DataFrame) -> PlayedQuality:
@@ -307,7 +275,20 @@ def played_quality(study: Study, summary: pd.DataFrame) -> PlayedQuality:
         key = (*point.series, point.workers)
         diverged[key] = diverged.get(key, 0) + point.diverged
     plan = plan_table(study, summary, diverged)
-    return PlayedQuality(study, played_table(study, points), plan, list(_agreement_notes(study, points)))
+    table = played_table(study, points)
+    kept = kept_ious(table)
+    found: dict[str, dict[str, str]] = {}
+    for each in kept:
+        text = "; ".join(lines("played", said="kept", kept=each, study=study))
+        found.setdefault(each.options, {})[each.series_name] = text
+    sentences = {}
+    for options, texts in found.items():
+        agree = len(set(texts.values())) == 1
+        parts = [*texts.values()][:1] if agree else [f"{name}: {text}" for name, text in texts.items()]
+        sentences[options] = "; ".join(parts)
+    compared = lines("played", said="options", kept=kept, study=study)[0] if len(found) > 1 else ""
+    notes = list(_agreement_notes(study, points))
+    return PlayedQuality(study, table, plan, notes, kept, sentences, compared)
 
 
 PLAN_COLUMNS = [
@@ -482,7 +463,7 @@ def _tile(title: str, said: Sequence[str], light: Light) -> Tile:
 
 
 def _iou_light(kept: KeptIou) -> Light:
-    if kept.not_learned or (kept.is_decided and not kept.shown):
+    if kept.not_learned or (kept.is_decided and not kept.last):
         return "bad"
     if not kept.is_decided:
         return "caution" if kept.counts else "unknown"

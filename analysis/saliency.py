@@ -9,7 +9,6 @@ other trainings give, only other runs can tell.
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -77,38 +76,26 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class SaliencyFindings:
-    """The tables and sentences on saliency maps; `maps` is the study whose throughput is maps per second."""
+    """The tables and sentences on saliency maps; `maps` is the study whose throughput is maps per second.
+
+    `images` has the maps of every image of every run, `curves` their deletion and insertion curves, the mean
+    over images. The first of `sentences` is the most important one; `warnings` speak against trusting maps.
+    """
 
     study: Study
     maps: Study
     runs: pd.DataFrame
     points: pd.DataFrame
     faithful: pd.DataFrame
+    images: pd.DataFrame
+    curves: pd.DataFrame
+    sentences: list[str]
+    warnings: list[str]
 
     @property
     def is_empty(self) -> bool:
         """Return whether no run has made maps."""
         return self.runs.empty
-
-    @cached_property
-    def images(self) -> pd.DataFrame:
-        """Return the maps of every image of every run."""
-        return image_table(self.study)
-
-    @cached_property
-    def curves(self) -> pd.DataFrame:
-        """Return the deletion and insertion curves, the mean over images."""
-        return curve_table(self.study)
-
-    @cached_property
-    def sentences(self) -> list[str]:
-        """Return what the maps show; the first is the most important one."""
-        return [] if self.is_empty else [*_faithful_sentences(self.faithful), *_sameness(self.study)]
-
-    @cached_property
-    def warnings(self) -> list[str]:
-        """Return what speaks against trusting them."""
-        return [*_warnings(self.faithful), *_missing_notes(self.study, self.runs)]
 
 
 def saliency_findings(study: Study) -> SaliencyFindings:
@@ -116,7 +103,11 @@ def saliency_findings(study: Study) -> SaliencyFindings:
     study = study.with_maps
     runs = _run_table(study)
     maps = _maps_study(study, runs)
-    return SaliencyFindings(study, maps, runs, _point_table(maps, runs), faithful_table(study))
+    faithful = faithful_table(study)
+    sentences = [] if runs.empty else [*_faithful_sentences(faithful), *_sameness(study)]
+    warnings = [*_warnings(faithful), *_missing_notes(study, runs)]
+    tables = (runs, _point_table(maps, runs), faithful, image_table(study), curve_table(study))
+    return SaliencyFindings(study, maps, *tables, sentences, warnings)
 
 
 def maps_answer(found: SaliencyFindings) -> Answer:

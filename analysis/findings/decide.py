@@ -75,30 +75,18 @@ Comparisons = Mapping[tuple[int, str, Framework, str], Row]
 class Candidate:
     """A point with its row of all tables, how it stands, and the criterion that decides it.
 
-    `floor` is that of its efficiency; `better` the row of the IoU between frameworks in which another one is
-    better by more than the margin, if there is one.
+    `series` is the framework, with its knobs where they vary, `floor` that of its efficiency; `better` is the
+    row of the IoU between frameworks in which another one is better by more than the margin, if there is one.
     """
 
     row: Row
-    name: str
+    framework: Framework
+    workers: int
+    series: str
     standing: Standing
     criterion: Criterion
     floor: float
     better: Row | None
-
-    @property
-    def framework(self) -> Framework:
-        framework: Framework = self.row["framework"]
-        return framework
-
-    @property
-    def workers(self) -> int:
-        return int(self.row["workers"])
-
-    @property
-    def series(self) -> str:
-        """The framework, and its knobs where they vary."""
-        return self.name + (f" ({self.row['knobs']})" if self.row["knobs"] else "")
 
 
 @dataclass(frozen=True)
@@ -300,7 +288,9 @@ def _judged(
         (True, "qualifies", ""),
     )
     standing, criterion = next((standing, criterion) for applies, standing, criterion in rules if applies)
-    return Candidate(row, study.names[row["framework"]], standing, criterion, floor, better)
+    series = study.names[row["framework"]] + (f" ({row['knobs']})" if row["knobs"] else "")
+    point = (row, row["framework"], int(row["workers"]), series)
+    return Candidate(*point, standing, criterion, floor, better)
 
 
 def _better(row: Row, between: pd.DataFrame) -> Row | None:
