@@ -20,6 +20,7 @@ from tests.faults import Fault, attempt, framework_parameter
 from tests.studies import launched
 from tests.tasks import POINTS, SOMETIMES_UNUSED, points_config, task_config
 from tests.trained import TrainedRun, TrainedRuns, plain_config
+from tests.trained import over_gloo as over_gloo
 from unet_scaling.group.group import single_worker
 from unet_scaling.run.training_state import (
     Trained,
@@ -142,11 +143,6 @@ AUGMENTED: dict[str, Any] = {
 ONE_PASS: dict[str, Any] = {"accumulate": 1, "batch_per_worker": 4}
 # Without batch norm, which sees one pass of one worker, how a batch is shared does not matter.
 SHARED: dict[str, Any] = {"batch_norm": "off", "learning_rate": 1e-4}
-
-
-def over_gloo(config: RunConfig) -> RunConfig:
-    """Return the run with Horovod's other controller: runs of one launch may not all connect MPI."""
-    return config.model_copy(update={"horovod": HorovodKnobs(controller="gloo")})
 
 
 def augmented_runs(images: Path) -> list[RunConfig]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 import torch
 
 from slurm.local import launch
-from tests.explain_product import LINE_NAME, METHODS, SPLITS
 from tests.studies import give_workers, make_point, make_run, train
+from tests.trained import TrainedRuns, over_gloo
 from tests.xaitk_maps import TRAINED_EPOCHS, clean_images, explained_point, xaitk_map, xaitk_stack
 from tests.xaitk_maps import weights as weights
 from unet_scaling.run.checkpoint import STOP_AT_VARIABLE
@@ -20,7 +21,6 @@ from unet_scaling.study.errors import EXIT_RESUME
 from unet_scaling.study.files import checksum_path
 from unet_scaling.study.options import SaliencyOptions
 from unet_scaling.study.record import Record, read_record
-from unet_scaling.study.record_lines import Saliency
 from unet_scaling.study.saliency import SCORES, SaliencyManifest
 
 pytestmark = pytest.mark.slow
@@ -29,6 +29,8 @@ IMAGES = 8
 # 7 workers are more than there are images left over, batches of masks or rows to share out evenly.
 # What the wrappers add to DDP shows in one of them.
 PRODUCT = [("pytorch_native", 7), ("horovod", 3), ("accelerate", 3)]
+METHODS = ("rise", "sliding_window")
+SPLITS = ("images", "masks")
 
 Maps = dict[str, list[bytes]]
 
@@ -54,18 +56,13 @@ def xaitk_maps_of(config: RunConfig, folder: Path) -> list[bytes]:
     return found
 
 
-def run_program(
-    folder: Path, config: RunConfig, program: str | None = None, *arguments: str, cores_each: int | None = 1
-) -> int:
-    """Launch real workers, of a twin alone or of a program of the tests that runs it; the exit code."""
+def run_program(folder: Path, config: RunConfig) -> int:
+    """Launch real workers of a run, a core each if there are enough; the exit code."""
     if not (folder / "config.json").exists():
         make_run(folder, config)
-    twin = [str(PROJECT / config.framework / "train.py"), str(folder), *arguments]
-    command = [str(PROJECT / "tests" / program), *twin] if program else twin
+    twin = [str(PROJECT / config.framework / "train.py"), str(folder)]
     enough = config.workers <= len(os.sched_getaffinity(0))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(PROJECT))
-        return launch(command, config.workers, folder / "output.log", cores_each if enough else None)
+    return launch(twin, config.workers, folder / "output.log", 1 if enough else None)
 
 
 def stored_maps(folder: Path) -> list[bytes]:
@@ -92,21 +89,26 @@ def manifest_of(folder: Path) -> SaliencyManifest:
     [("horovod", 2), *(pytest.param(*each, marks=pytest.mark.verify) for each in PRODUCT)],
 )
 def test_every_map_is_xaitks_own_to_the_byte(
-    framework: str, workers: int, images: Path, weights: Path, xaitk_maps: Maps, tmp_path: Path
+    framework: str, workers: int, images: Path, weights: Path, xaitk_maps: Maps, trained_run: TrainedRuns
 ) -> None:
-    config = explained_point(images, weights, framework, workers=workers, method="rise")
-    folder = tmp_path / "run"
-    code = run_program(folder, config, "explain_product.py")
-    assert code == 0, (folder / "output.log").read_text()
-    for method in METHODS:
-        for split in SPLITS:
-            case = folder / f"{method}-{split}"
-            assert stored_maps(case) == xaitk_maps[method], case.name
-            line = Saliency.model_validate_json((case / LINE_NAME).read_text())
-            assert (line.images, line.maps, line.maps_made_here) == (IMAGES, IMAGES, IMAGES)
-            assert line.split == split
-            shared = [phases.sum for phases in line.phases]
-            assert (max(shared) > 0) == (split == "masks")
+    """In every way, in one launch."""
+    configs = {
+        (method, split): explained_point(
+            images, weights, framework, workers=workers, method=method, split=split
+        )
+        for method, split in product(METHODS, SPLITS)
+    }
+    if framework == "horovod":
+        configs = {way: over_gloo(config) for way, config in configs.items()}
+    trained_run.together([*configs.values()])
+    for (method, split), config in configs.items():
+        run = trained_run(config)
+        assert stored_maps(run.folder) == xaitk_maps[method], (method, split)
+        line = run.record.saliency
+        assert line is not None
+        assert (line.images, line.maps, line.maps_made_here, line.split) == (IMAGES, IMAGES, IMAGES, split)
+        shared = [phases.sum for phases in line.phases]
+        assert (max(shared) > 0) == (split == "masks")
 
 
 def explaining(data: Path, weights: Path, framework: str = "pytorch_native", **options: Any) -> RunConfig:

@@ -14,6 +14,7 @@ from slurm.local import launch
 from tests.studies import make_images, make_point, make_run
 from unet_scaling.group.rendezvous import is_mpi
 from unet_scaling.study.config import PROJECT, RunConfig
+from unet_scaling.study.options import HorovodKnobs
 from unet_scaling.study.record import RECORD_NAME, Record, read_record
 
 # Steps of 4 images, of 38: 9 to an epoch.
@@ -85,6 +86,11 @@ def plain_config(
     """Return a configuration of three epochs whose steps take 4 images, whatever the number of workers."""
     chosen = {"epochs": PLAIN_EPOCHS, "batch_per_worker": PLAIN_BATCH // workers, "rate_scaling": "none"}
     return make_point(images, framework, workers, **(chosen | options))
+
+
+def over_gloo(config: RunConfig) -> RunConfig:
+    """Return a run with Horovod's other controller: runs of one launch may not all connect MPI."""
+    return config.model_copy(update={"horovod": HorovodKnobs(controller="gloo")})
 
 
 @pytest.fixture(scope="session")
