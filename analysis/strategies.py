@@ -18,6 +18,7 @@ from analysis.iou import PointSeeds, judged_points, seeds_of
 from analysis.options import label
 from analysis.study import NAN, POINT, Study, bounded
 from analysis.text import Row, lines
+from unet_scaling.study.options import Strategy
 
 _FASTER = "faster"
 _TRADE = "faster, at a loss"
@@ -126,9 +127,9 @@ def _doubts(study: Study, rows: pd.DataFrame) -> list[str]:
 
 
 def changed_options(options: str, against: str) -> str:
-    """Return what of the options of a point its other side does not have: its strategy."""
-    others = against.split(", ")
-    return ", ".join(each for each in options.split(", ") if each not in others)
+    """Return the options of a point without those of its strategy that averaged gradients have, too."""
+    shared = {each for each in against.split(", ") if each.partition("=")[0] in Strategy.model_fields}
+    return ", ".join(each for each in options.split(", ") if each not in shared)
 
 
 def strategy_sentence(study: Study, strategies: pd.DataFrame) -> str:

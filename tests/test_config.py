@@ -276,3 +276,6 @@ def test_strategies_are_points_of_one_study_but_never_two_at_once(study: Path) -
     axes = {"strategy.synchronise_every": [1, 4], "strategy.staleness": [0, 1], "frameworks": ["horovod"]}
     chosen = (each.strategy for each in read_study(study, axes | {"workers": [2], "repeats": 1}).configs())
     assert [(each.synchronise_every, each.staleness) for each in chosen] == [(1, 0), (1, 1), (4, 0)]
+    none = axes | {"strategy.synchronise_every": [4, 16], "strategy.staleness": [1]}
+    with pytest.raises(UserError, match=r"strategy\.staleness: one needs its default"):
+        read_study(study, none).configs()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from analysis.__main__ import main
+from analysis.strategies import changed_options
 from slurm.estimate import gains_without_exchange
 from slurm.study_folder import StudyFolder
 from tests.faults import Fault, attempt
@@ -173,6 +174,12 @@ def test_a_strategy_is_called_faster_only_where_its_score_is_not_inferior(tmp_pa
         f"{most} % by single runs, of 5): a strategy may gain that at most"
         for name, most in zip(FRAMEWORKS, (10, 11), strict=True)
     ]
+
+
+def test_a_strategy_is_named_without_what_averaged_gradients_have_too() -> None:
+    """What else the study varies stays: it tells points of one strategy apart."""
+    options = "batch_per_worker=8, synchronise_every={}, staleness=0"
+    assert changed_options(options.format(4), options.format(1)) == "batch_per_worker=8, synchronise_every=4"
 
 
 ELSEWHERE = {"node1": "node9"}

@@ -309,6 +309,8 @@ class StudyConfig(StrictModel):
                 configs.append(self._config(*launch, source))
             except UserError as error:
                 faults.append(str(error))
+        if not configs and not faults:
+            faults = [f"{source}: strategy.synchronise_every, strategy.staleness: one needs its default"]
         if faults:
             raise UserError("\n".join(dict.fromkeys(faults)))
         if len({config.run for config in configs}) != len(configs):
