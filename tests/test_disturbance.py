@@ -177,7 +177,11 @@ def test_a_step_that_takes_the_mean_of_the_weights_is_no_stall(tmp_path: Path) -
         longest = LongestStep(step=3, seconds=4.1 if epoch == 7 else 1.1, worker=1, work_seconds=0.1)
         record = with_longest_step(record, epoch, longest, longest.seconds - 0.1)
         assert bool(disturbance(record).reason) == (epoch >= 7)
-    assert disturbance(record).reason == "the workers stalled in step 3 of epoch 7: 4.1 s, usually 1.1 s"
+    first = "the workers stalled in step 3 of epoch 7: 4.1 s, usually 1.1 s"
+    assert disturbance(record).reason == first
+    second = LongestStep(step=3, seconds=4.0, worker=1, work_seconds=0.1)
+    record = with_longest_step(record, 9, second, 2.9)
+    assert disturbance(record).reason == f"{first}, and 1 other stall"
 
 
 @pytest.mark.parametrize(("busy", "pairs", "mark"), [({2, 4}, 3, "yes"), ({1, 2, 3, 4, 5}, 5, "no")])

@@ -9,6 +9,7 @@ from statistics import median, median_low
 
 from unet_scaling.study.record import Record
 from unet_scaling.study.record_lines import CpuFacts, Epoch, Provenance
+from unet_scaling.study.texts import count
 
 # Of 210 launches on an ordinary machine (published_gap_* in logs/evidence) 190 lost less than 0.002 of their
 # time and all but one less than this; that one had a quarter of its core taken. What is lost below the bound
@@ -75,8 +76,9 @@ class Disturbance:
         if self.busy_share is not None and self.busy_share >= DISTURBED_SHARE:
             reasons.append(f"{100 * self.busy_share:.0f} % of a worker's time went to other processes")
         if self.stalled_share >= DISTURBED_SHARE:
-            others = f", and {len(self.stalls) - 1} more stalls" if len(self.stalls) > 1 else ""
-            reasons.append(f"{self.stalls[0]}{others}")
+            longest = max(self.stalls, key=lambda stall: stall.beyond_seconds)
+            others = len(self.stalls) - 1
+            reasons.append(f"{longest}, and {count(others, 'other stall')}" if others else str(longest))
         return "; ".join(reasons)
 
 
