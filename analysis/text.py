@@ -246,7 +246,9 @@ class _Compiled(FileSystemBytecodeCache):
 def _environment(*, is_page: bool) -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
-        bytecode_cache=_Compiled(str(Path(cache_from_source(__file__)).parent)),
+        bytecode_cache=_Compiled(
+            str(Path(cache_from_source(__file__)).parent), "page_%s.cache" if is_page else "text_%s.cache"
+        ),
         undefined=StrictUndefined,
         # What shows plain texts as Markdown or LaTeX escapes them.
         autoescape=is_page,  # noqa: S701
