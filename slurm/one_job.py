@@ -10,13 +10,16 @@ from pathlib import Path
 from rich.console import Console
 
 from slurm.cluster import Cluster, geometry
-from slurm.render import SCRIPT_NAME, Places, program_script, write_script
+from slurm.render import Places, program_script, write_script
 from slurm.scheduler import GONE, JobState, LimitError, RejectedError, UnreachableError, is_over
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.study_file import OUTPUT_NAME
 
+# Between two looks in the first minute, and later.
 JOB_LOOK_SECONDS = 2.0
+LATER_LOOK_SECONDS = 10.0
+SOON_SECONDS = 60.0
 
 
 def new_job_folder(base: Path) -> Path:
@@ -36,26 +39,31 @@ def run_as_job(
 ) -> JobState:
     """Let so many workers of `python PROGRAM...` run as one job; return how it ended.
 
-    `look` is called every two seconds. An interrupt cancels the job. Raises UserError where Slurm does not
-    take it, or does not answer.
+    `look` is called after each look at the job. An interrupt cancels the job. Raises UserError where Slurm
+    does not take it, or does not answer.
     """
     once = cluster.model_copy(update={"stop_seconds": 1, "requeue": False})
+    slurm = cluster.slurm
     shape = geometry(cluster, workers)
     token = f"{name}.{folder.name}"
     script = program_script(once, shape, program, folder, token, Places(PROJECT, Path(sys.executable)))
+    path = write_script(folder, script)
     try:
-        job = cluster.slurm.submit(write_script(folder, script), token)
-    except (RejectedError, LimitError, UnreachableError) as error:
-        raise UserError(f"the job of {name}, {folder / SCRIPT_NAME}: {error}") from None
-    console.print(f"{name}: job {job}, {workers} workers; output in {folder}/{OUTPUT_NAME}", markup=False)
-    try:
+        job = slurm.submit(path, token)
+        console.print(f"{name}: job {job}, {workers} workers; output in {folder}/{OUTPUT_NAME}", markup=False)
+        begin = time.monotonic()
         while True:
-            state = cluster.slurm.look_up({token: job})[token]
-            if is_over(state.state) or state.state == GONE:
+            state = slurm.look_up({token: job})[token]
+            if state.state == GONE:
+                return slurm.ended([job]).get(token, state)
+            if is_over(state.state):
                 return state
-            time.sleep(JOB_LOOK_SECONDS)
-            look()
+            time.sleep(JOB_LOOK_SECONDS if time.monotonic() < begin + SOON_SECONDS else LATER_LOOK_SECONDS)
+            with suppress(OSError):  # no display is worth a job
+                look()
+    except (RejectedError, LimitError, UnreachableError) as error:
+        raise UserError(f"the job of {name}, {path}: {error}") from None
     except BaseException:
         with suppress(UnreachableError, UserError):
-            cluster.slurm.cancel(token)
+            slurm.cancel(token)
         raise

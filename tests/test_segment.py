@@ -40,10 +40,10 @@ from tests.trained import TrainedRun, TrainedRuns, plain_config
 from unet_scaling.data.folder import find_pairs
 from unet_scaling.data.order import split
 from unet_scaling.inference import load
-from unet_scaling.inference.masks import files_to_segment, mask_path
+from unet_scaling.inference.masks import JOBS_FOLDER, files_to_segment, mask_path
 from unet_scaling.inference.segment import FittedImage, Region, Segmenter, open_segmenter, segment
 from unet_scaling.inference.server import LARGEST_BODY, Batcher
-from unet_scaling.study.errors import UserError
+from unet_scaling.study.errors import EXIT_BUG, UserError
 from unet_scaling.study.record_lines import Result
 
 
@@ -82,6 +82,7 @@ def test_the_test_images_have_the_score_of_the_record_at_any_number_of_workers(
     """A second call makes what is missing, and nothing else."""
     result = run.record.results[-1]
     assert isinstance(result, Result)
+    monkeypatch.setattr(command, "LEAST_SECONDS", 0.0)
     outputs = tmp_path / "one", tmp_path / "two"
     for workers, output in enumerate(outputs, start=1):
         options = ("--output", output, "--workers", workers, "--speeds", tmp_path / "speeds.csv")
@@ -118,6 +119,7 @@ def test_a_job_of_slurm_makes_the_same_masks_and_says_what_it_cannot_read(
     assert segmented(monkeypatch, run.folder, test_images, "--output", here) == 0
     site = tmp_path / "site.toml"
     site.write_text(SITE.format(arguments=PMI))
+    monkeypatch.setattr(command, "LEAST_SECONDS", 0.0)
     with bring_up("segment", *HOSTS) as cluster:
         for name in set(os.environ) - set(cluster.environment):
             monkeypatch.delenv(name)
@@ -130,8 +132,15 @@ def test_a_job_of_slurm_makes_the_same_masks_and_says_what_it_cannot_read(
         deep = tmp_path / "deep"
         deep.mkdir()
         Image.fromarray(np.zeros((8, 8), np.uint16)).save(deep / "deep.tif")
-        with pytest.raises(UserError, match=r"deep\.tif: is grey 16 bit, the run was trained on grey 8 bit"):
+        with pytest.raises(UserError, match=r"deep\.tif: is grey 16 bit, the run was") as failed:
             segmented(monkeypatch, run.folder, deep, "--output", tmp_path / "no", *options)
+        assert failed.value.exit_code == EXIT_BUG
+        token = "segment.running"
+        (there / JOBS_FOLDER / "running").mkdir(parents=True)
+        cluster.submit("sleep 60", tmp_path, f"--job-name={token}")
+        with pytest.raises(UserError, match=f"job {token} of an earlier call is (pending|running); wait"):
+            segmented(monkeypatch, run.folder, test_images, "--output", there, *options)
+        cluster.run("scancel", f"--name={token}")
 
 
 def test_images_of_any_size_have_masks_of_their_own(run: TrainedRun, tmp_path: Path) -> None:

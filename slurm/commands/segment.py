@@ -9,6 +9,7 @@ import argparse
 import csv
 import io
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -16,22 +17,24 @@ from pathlib import Path
 
 from scipy import ndimage  # type: ignore[import-untyped]
 
-from slurm.cluster import read_cluster
+from slurm.cluster import geometry, read_cluster
 from slurm.commands.options import new_console
 from slurm.local import launch
 from slurm.one_job import new_job_folder, run_as_job
-from slurm.scheduler import GONE
+from slurm.scheduler import GONE, Slurm, is_over
 from unet_scaling.data.folder import FilePair
 from unet_scaling.inference.masks import (
     COUNTS_KEY,
+    JOBS_FOLDER,
     TABLE_NAME,
     files_to_segment,
     mask_path,
     read_mask,
     require_own_folder,
+    trained_network,
 )
 from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, EXIT_RESUME, UserError
+from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, EXIT_OK, EXIT_RESUME, UserError
 from unet_scaling.study.files import READABLE, remove_unfinished, write_atomically
 from unet_scaling.study.record_lines import PixelCounts
 from unet_scaling.study.study_file import OUTPUT_NAME
@@ -39,10 +42,10 @@ from unet_scaling.study.texts import count
 from unet_scaling.study.validation import positive
 
 _COLUMNS = ("image", "mask", "width", "height", "area_share", "objects", "iou")
-# Beside the studies, and no name of one: for the scripts and outputs of jobs.
-_JOBS_FOLDER = ".segment"
 # As `report --csv` reads it; further columns are for people.
 _SPEEDS_HEADER = "workers,throughput (images/s),images,seconds\n"
+LEAST_SECONDS = 1.0
+_JOB_NAME = "segment"
 _SHOWN_SECONDS = 5.0
 _EPILOG = """\
 examples
@@ -62,13 +65,18 @@ def main() -> int:
     cores = len(os.sched_getaffinity(0))
     if arguments.workers > cores and arguments.cluster is None:
         raise UserError(f"--workers {arguments.workers}: allowed: at most {cores}, the cores of this machine")
+    if arguments.cluster:
+        cluster = read_cluster(arguments.cluster)
+        geometry(cluster, arguments.workers)
+        trained_network(arguments.run)  # not after hours in the queue
+        _require_no_job(cluster.slurm, output)
     if arguments.speeds:
-        _require_table(arguments.speeds)
+        _require_table(arguments.speeds, output)
     output.mkdir(parents=True, exist_ok=True)
     remove_unfinished(output, "*.png")
-    begin = time.time_ns()
+    begin = _moment(output)
     _make_masks(arguments, pairs, cores // arguments.workers, begin)
-    seconds = (time.time_ns() - begin) / 1e9
+    seconds = (_moment(output) - begin) / 1e9
     moments = _moments(begin, output, pairs)
     rows, total = _table(output, pairs)
     write_atomically(output / TABLE_NAME, rows, READABLE)
@@ -96,9 +104,11 @@ def _make_masks(arguments: argparse.Namespace, pairs: list[FilePair], cores: int
         nonlocal shown
         if time.monotonic() >= shown + _SHOWN_SECONDS:
             shown = time.monotonic()
-            made = len(_moments(begin, arguments.output, pairs))
-            pace = made / ((time.time_ns() - begin) / 1e9)
-            print(f"{made} new masks of {count(len(pairs), 'image')}, {pace:.1f} images/s", flush=True)
+            moments = _moments(begin, arguments.output, pairs)
+            if len(moments) > 1 and moments[-1] > moments[0]:
+                pace = len(moments) / ((moments[-1] - moments[0]) / 1e9)
+                said = f"{len(moments)} new masks of {count(len(pairs), 'image')}"
+                print(f"{said}, {pace:.1f} images/s", flush=True)
 
     if arguments.cluster:
         code, said = _through_slurm(arguments, program, pairs, show)
@@ -116,14 +126,27 @@ def _through_slurm(
     arguments: argparse.Namespace, program: list[str], pairs: list[FilePair], show: Callable[[], None]
 ) -> tuple[int, str]:
     """Return an exit code, and how the job ended with all that it printed."""
-    folder = new_job_folder(arguments.run.resolve().parents[1] / _JOBS_FOLDER)
+    folder = new_job_folder(arguments.output.resolve() / JOBS_FOLDER)
     cluster = read_cluster(arguments.cluster)
-    ended = run_as_job(cluster, arguments.workers, program, "segment", folder, new_console(), show)
+    ended = run_as_job(cluster, arguments.workers, program, _JOB_NAME, folder, new_console(), show)
     missing = sum(not mask_path(arguments.output, pair).exists() for pair in pairs)
-    code = EXIT_RESUME if missing or ended.state not in ("COMPLETED", GONE) else EXIT_OK
+    code = EXIT_BUG if ended.state == "FAILED" else EXIT_RESUME
+    if ended.state == "COMPLETED" and not missing:
+        code = EXIT_OK
     how = f"the job ended as {ended.state}, {missing} of {count(len(pairs), 'mask')} missing"
     printed = (folder / OUTPUT_NAME).read_text(errors="replace")
+    if code == EXIT_OK:
+        shutil.rmtree(folder)
     return code, f"{how}; the same command goes on. It printed:\n{printed}"
+
+
+def _require_no_job(slurm: Slurm, output: Path) -> None:
+    """Raise UserError where a job of an earlier call, whose terminal is gone, may still make these masks."""
+    tokens = [f"{_JOB_NAME}.{folder.name}" for folder in sorted((output / JOBS_FOLDER).glob("*"))]
+    for token, state in slurm.look_up(dict.fromkeys(tokens)).items() if tokens else ():
+        if not is_over(state.state) and state.state != GONE:
+            cure = f"wait for its end, or end it: scancel --name={token}"
+            raise UserError(f"{output}: job {token} of an earlier call is {state.state.lower()}; {cure}")
 
 
 def command_line() -> CommandLine:
@@ -141,6 +164,12 @@ def command_line() -> CommandLine:
     return parser
 
 
+def _moment(output: Path) -> int:
+    """Return the time by the clock that dates the files of this folder; nanoseconds since 1970."""
+    with tempfile.NamedTemporaryFile(dir=output) as file:
+        return Path(file.name).stat().st_mtime_ns
+
+
 def _moments(begin: int, output: Path, pairs: list[FilePair]) -> list[int]:
     """Return when masks were written since `begin`, in order; nanoseconds since 1970."""
     names = {mask_path(output, pair).name for pair in pairs}
@@ -148,8 +177,10 @@ def _moments(begin: int, output: Path, pairs: list[FilePair]) -> list[int]:
     return sorted(moment for moment in written if moment >= begin)
 
 
-def _require_table(path: Path) -> None:
+def _require_table(path: Path, output: Path) -> None:
     """Raise UserError where no table of speeds can be written, or another file stands there."""
+    if path.resolve().parent == output.resolve():
+        raise UserError(f"--speeds {path} lies among the masks; name a place outside of --output")
     if not path.parent.is_dir():
         raise UserError(f"--speeds {path}: {path.parent} is no folder")
     if path.exists() and not (path.is_file() and path.read_bytes().startswith(_SPEEDS_HEADER.encode())):
@@ -157,14 +188,18 @@ def _require_table(path: Path) -> None:
 
 
 def _note_speed(path: Path, workers: int, moments: list[int]) -> None:
-    """Append the speed from the first mask on, without start-up and the first mask of each worker."""
+    """Append the speed from the first mask on, without the first of each worker.
+
+    The start of workers that come later counts; a file system may date files by whole seconds.
+    """
     images = len(moments) - workers
-    if images < 1:
-        print(f"{path}: no row, for too few masks are new; a new --output gives one")
+    seconds = (moments[-1] - moments[0]) / 1e9 if moments else 0.0
+    if images < 1 or seconds < LEAST_SECONDS:
+        print(f"{path}: no row: too few masks are new, or made too fast to time")
         return
-    seconds = (moments[-1] - moments[0]) / 1e9
-    rows = path.read_text() if path.exists() else _SPEEDS_HEADER
-    write_atomically(path, f"{rows}{workers},{images / seconds:.3f},{images},{seconds:.3f}\n", READABLE)
+    row = f"{workers},{images / seconds:.3f},{images},{seconds:.3f}\n"
+    with path.open("a") as table:
+        table.write(row if table.tell() else _SPEEDS_HEADER + row)
     print(f"{path}: {images / seconds:.1f} images/s on {count(workers, 'worker')}, after the first masks")
 
 

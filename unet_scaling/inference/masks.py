@@ -12,12 +12,18 @@ import numpy.typing as npt
 from PIL import Image, PngImagePlugin
 
 from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER, FilePair, find_pairs, images_in
+from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.record import Record
+from unet_scaling.study.run_state import recorded_run
+from unet_scaling.study.study_file import config_path, read_config
 
 # Texts of a mask's PNG: the weights and the image that it was made of, and the four counts of the test.
 ORIGIN_KEY = "unet-scaling segment"
 COUNTS_KEY = "counts"
 TABLE_NAME = "segments.csv"
+# In the folder of the masks: scripts and outputs of jobs.
+JOBS_FOLDER = ".segment"
 
 
 def files_to_segment(folder: Path) -> list[FilePair]:
@@ -33,6 +39,18 @@ def files_to_segment(folder: Path) -> list[FilePair]:
     if problems or not pairs:
         raise UserError(problems[0] if problems else f"{folder} has no images", EXIT_BAD_DATA)
     return pairs
+
+
+def trained_network(run: Path) -> tuple[RunConfig, Record]:
+    """Return configuration and record of a complete run of the built-in task; UserError for any other."""
+    config = read_config(config_path(run))
+    recorded = recorded_run(run, config)
+    if config.has_own_task or config.is_emulated:
+        what = "a task of its own" if config.has_own_task else "emulated workers, which learn nothing"
+        raise UserError(f"{run} is of {what}; masks are made by the built-in U-Net")
+    if not recorded.state.is_complete or not recorded.record:
+        raise UserError(f"{run} is not complete: {recorded.state.reason or recorded.state.state}")
+    return config, recorded.record
 
 
 def image_path(folder: Path, pair: FilePair) -> Path:
@@ -51,7 +69,7 @@ def require_own_folder(output: Path, images: Path, table: str) -> None:
     if output.exists() and not output.is_dir():
         raise UserError(f"--output {output} is no folder")
     names = [path.name for path in output.iterdir()] if output.is_dir() else []
-    known = {table, Path(table).with_suffix(".svg").name}
+    known = {table, Path(table).with_suffix(".svg").name, JOBS_FOLDER}
     foreign = [name for name in sorted(names) if not name.endswith(".png") and name not in known]
     if foreign:
         raise UserError(f"--output {output} holds {foreign[0]!a}; name a folder of its own")

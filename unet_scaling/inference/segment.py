@@ -45,12 +45,12 @@ from unet_scaling.inference.masks import (
     mask_path,
     packed_mask,
     read_mask,
+    trained_network,
 )
 from unet_scaling.run.training_state import WEIGHTS_NAME, load_weights, weights_sha256
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError, run_worker
 from unet_scaling.study.files import READABLE, write_atomically
-from unet_scaling.study.run_state import recorded_run
 from unet_scaling.study.study_file import config_path, read_config
 from unet_scaling.task.task import UNetTask, count_pixels
 from unet_scaling.training import set_precision
@@ -140,14 +140,7 @@ class Segmenter:
 
 def open_segmenter(run: Path, device: torch.device, *, any_depth: bool) -> Segmenter:
     """Return the network of a complete run; UserError where it has none, or is of a task of its own."""
-    config = read_config(config_path(run))
-    recorded = recorded_run(run, config)
-    if config.has_own_task or config.is_emulated:
-        what = "a task of its own" if config.has_own_task else "emulated workers, which learn nothing"
-        raise UserError(f"{run} is of {what}; masks are made by the built-in U-Net")
-    if not recorded.state.is_complete or not recorded.record:
-        raise UserError(f"{run} is not complete: {recorded.state.reason or recorded.state.state}")
-    record = recorded.record
+    config, record = trained_network(run)
     set_precision(config)
     model = UNetTask(config).build_model(nn.BatchNorm2d)
     load_weights(model, run / WEIGHTS_NAME)
