@@ -63,13 +63,17 @@ _OF_PIXELS = ("image_height", "image_width", "channels", "intensity", "foregroun
 
 @dataclass(frozen=True)
 class FittedImage:
-    """An image and its true mask at the size of the study, what of both is no padding, and its own size."""
+    """An image and its true mask at the size of the study, what of both is no padding, and its own size.
+
+    `is_scored`: the true mask is known; else it is background.
+    """
 
     path: Path
     pair: tuple[Bytes, Bytes]
     box: CropBox
     height: int
     width: int
+    is_scored: bool = True
 
     def at_own_size(self, region: Bytes) -> Bytes:
         """Return what `Segmenter.regions` made of the image as its mask [height, width]."""
@@ -114,14 +118,14 @@ class Segmenter:
         image = to_image(pixels, data.channels, data.intensity)
         pair = fit_pair(data, image, np.zeros((height, width), np.uint8) if truth is None else truth)
         box = fitted_box(height, width, data.image_height, data.image_width)
-        return FittedImage(path, pair, box, height, width)
+        return FittedImage(path, pair, box, height, width, truth is not None)
 
     @torch.no_grad()
     def regions(self, images: Sequence[FittedImage]) -> list[Region]:
         """Return each image's mask of 0 and 255 at the size of the study, and the counts against its truth.
 
         All pass through the network at once. The counts are those of an evaluation: true positive, false
-        positive, false negative, true negative at the size of the study, without padding.
+        positive, false negative, true negative at the size of the study, without padding; none without truth.
         """
         packed = collate([image.pair for image in images])
         pixels, truths = to_device(*packed, self.device, self.config.training.channels_last)
@@ -134,7 +138,8 @@ class Segmenter:
             if not bool(torch.isfinite(inside).all()):
                 raise UserError(f"{image.path}: what the network predicts is not finite", EXIT_BAD_DATA)
             region = (inside[0, 0] > 0).cpu().numpy().astype(np.uint8) * _WHITE
-            regions.append((region, count_pixels(inside, batch.cropped(batch.masks)).tolist()))
+            counts = count_pixels(inside, batch.cropped(batch.masks)).tolist() if image.is_scored else []
+            regions.append((region, counts))
         return regions
 
 
@@ -183,7 +188,7 @@ def segment(segmenter: Segmenter, folder: Path, pair: FilePair, output: Path) ->
         foreground = foreground_of(true_path, decode(true_path, truth, mask=True), segmenter.config.data)
     image = segmenter.fit(path, decode(path, content), foreground)
     ((region, counts),) = segmenter.regions([image])
-    packed = packed_mask(image.at_own_size(region), origin, counts if pair.mask else [])
+    packed = packed_mask(image.at_own_size(region), origin, counts)
     write_atomically(target, packed, READABLE, durable=False)
     return True
 
