@@ -474,6 +474,8 @@ def end_labels(axes: Axes, labels: Sequence[Label], distance_px: float = LABEL_D
 
     Labels at about the same x are a column; their heights are the nearest that are a line apart.
     """
+    from scipy import optimize  # type: ignore[import-untyped]  # only now: it takes long to import
+
     columns: dict[int, list[tuple[float, int, Label]]] = {}
     # In reverse, so that of labels at the same height the first stands above the others.
     for number, label in enumerate(reversed(labels)):
@@ -481,13 +483,8 @@ def end_labels(axes: Axes, labels: Sequence[Label], distance_px: float = LABEL_D
         columns.setdefault(round(x / COLUMN_WIDTH), []).append((height, number, label))
     for column in map(sorted, columns.values()):
         steps = LABEL_LINE_PX / PLOT_HEIGHT_PX * np.arange(len(column))
-        # Isotonic regression: what is out of order takes its mean. To import that of scipy takes longer.
-        pools: list[list[float]] = []
-        for wanted in np.array([height for height, *_ in column]) - steps:
-            pools.append([wanted])
-            while len(pools) > 1 and np.mean(pools[-2]) >= np.mean(pools[-1]):
-                pools[-2:] = [pools[-2] + pools[-1]]
-        nearest = np.array([np.mean(pool) for pool in pools for _ in pool])
+        wanted = np.array([height for height, *_ in column])
+        nearest = optimize.isotonic_regression(wanted - steps).x
         heights = nearest.clip(LOWEST_LABEL, HIGHEST_LABEL - steps[-1]) + steps
         for height, (*_, label) in zip(heights, column, strict=True):
             at = replace(label, y=float(height))
