@@ -17,7 +17,7 @@ from pathlib import Path
 
 from scipy import ndimage  # type: ignore[import-untyped]
 
-from slurm.cluster import geometry, read_cluster
+from slurm.cluster import Cluster, geometry, read_cluster
 from slurm.commands.options import new_console
 from slurm.local import launch
 from slurm.one_job import new_job_folder, run_as_job
@@ -63,19 +63,19 @@ def main() -> int:
     pairs = files_to_segment(arguments.images)
     require_own_folder(output, arguments.images, TABLE_NAME)
     cores = len(os.sched_getaffinity(0))
-    if arguments.workers > cores and arguments.cluster is None:
-        raise UserError(f"--workers {arguments.workers}: allowed: at most {cores}, the cores of this machine")
-    if arguments.cluster:
-        cluster = read_cluster(arguments.cluster)
+    cluster = read_cluster(arguments.cluster) if arguments.cluster else None
+    if cluster:
         geometry(cluster, arguments.workers)
         trained_network(arguments.run)  # not after hours in the queue
         _require_no_job(cluster.slurm, output)
+    elif arguments.workers > cores:
+        raise UserError(f"--workers {arguments.workers}: allowed: at most {cores}, the cores of this machine")
     if arguments.speeds:
         _require_table(arguments.speeds, output)
     output.mkdir(parents=True, exist_ok=True)
     remove_unfinished(output, "*.png")
     begin = _moment(output)
-    _make_masks(arguments, pairs, cores // arguments.workers, begin)
+    _make_masks(arguments, cluster, pairs, begin)
     seconds = (_moment(output) - begin) / 1e9
     moments = _moments(begin, output, pairs)
     rows, total = _table(output, pairs)
@@ -91,7 +91,9 @@ def main() -> int:
     return EXIT_OK
 
 
-def _make_masks(arguments: argparse.Namespace, pairs: list[FilePair], cores: int, begin: int) -> None:
+def _make_masks(
+    arguments: argparse.Namespace, cluster: Cluster | None, pairs: list[FilePair], begin: int
+) -> None:
     """Let workers make the masks that are missing, and show their number; UserError as they raise it."""
     # As workers see them, wherever they start.
     places = [str(path.resolve()) for path in (arguments.run, arguments.images, arguments.output)]
@@ -110,11 +112,12 @@ def _make_masks(arguments: argparse.Namespace, pairs: list[FilePair], cores: int
                 said = f"{len(moments)} new masks of {count(len(pairs), 'image')}"
                 print(f"{said}, {pace:.1f} images/s", flush=True)
 
-    if arguments.cluster:
-        code, said = _through_slurm(arguments, program, pairs, show)
+    if cluster:
+        code, said = _through_slurm(cluster, arguments, program, pairs, show)
     else:
         with tempfile.TemporaryDirectory() as place:
             log = Path(place) / "segment.log"
+            cores = len(os.sched_getaffinity(0)) // arguments.workers
             code = launch(program, arguments.workers, log, cores, show)
             said = f"a worker ended with code {code}:\n{log.read_text(errors='replace')}"
     if code != EXIT_OK:
@@ -123,11 +126,14 @@ def _make_masks(arguments: argparse.Namespace, pairs: list[FilePair], cores: int
 
 
 def _through_slurm(
-    arguments: argparse.Namespace, program: list[str], pairs: list[FilePair], show: Callable[[], None]
+    cluster: Cluster,
+    arguments: argparse.Namespace,
+    program: list[str],
+    pairs: list[FilePair],
+    show: Callable[[], None],
 ) -> tuple[int, str]:
     """Return an exit code, and how the job ended with all that it printed."""
     folder = new_job_folder(arguments.output.resolve() / JOBS_FOLDER)
-    cluster = read_cluster(arguments.cluster)
     ended = run_as_job(cluster, arguments.workers, program, _JOB_NAME, folder, new_console(), show)
     missing = sum(not mask_path(arguments.output, pair).exists() for pair in pairs)
     code = EXIT_BUG if ended.state == "FAILED" else EXIT_RESUME
