@@ -234,7 +234,7 @@ def test_a_worker_that_decodes_for_longer_than_the_time_out_is_waited_for_until_
 def test_a_worker_that_stands_still_within_its_time_out_is_named_as_a_stall(
     images: Path, tmp_path: Path
 ) -> None:
-    """Stopped with all its threads, then continued: the record is complete, and says where."""
+    """Stopped with all its threads, then continued: the record is complete, and says where and who waited."""
     point = fault_point(images, "pytorch_native")
     paused = attempt(tmp_path / "run", point, Fault("pause", STEPS + 4, worker=1))
     assert paused.record.complete, paused.record.problems
@@ -243,6 +243,9 @@ def test_a_worker_that_stands_still_within_its_time_out_is_named_as_a_stall(
     assert longest.seconds >= PAUSE_SECONDS
     assert (longest.epoch, longest.worker) == (1, 1)
     assert str(longest) in judged.reason
+    budget = paused.record.epochs[1].budget
+    assert budget is not None
+    assert budget.sync_seconds[0] >= budget.sync_seconds[1] + PAUSE_SECONDS / 2, "who waits for it is in sync"
 
 
 @pytest.mark.slow
