@@ -4,20 +4,18 @@ Honestly B is faster by what another commit changed.
 """
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.attacks import MORE, Attack, Do, asked, both, lying_beside
+from tests.attacks import MORE, Attack, Do, both, lying_beside
 from tests.attacks import every as in_study
 from tests.honest import START, Honest, write_honest
-from tests.records import GRADIENT_BYTES, digest
+from tests.records import digest
 from tests.tampering import (
     Change,
     Runs,
-    config,
     header,
     in_epochs,
     processors,
@@ -25,9 +23,7 @@ from tests.tampering import (
     scored,
     slower,
     started,
-    with_epochs,
     workers,
-    write_lines,
 )
 
 PAIR = Honest(("pytorch_native",), workers=(1, 4))
@@ -76,56 +72,16 @@ def best_of_twelve(folder: Path) -> None:
             shutil.rmtree(run)
 
 
-def fewer_epochs(lines: Any) -> Any:
-    new = with_epochs(lines, lines.epochs[:5])
-    new = replace(new, results=[result for result in new.results if result.epochs <= 5])
-    return config(training={"epochs": 5})(new)
-
-
-def relabelled(folder: Path) -> None:
-    """The faster half of A is called B."""
-    copied(folder)
-    for repeats, side in (((1, 2), "a"), ((3, 4, 5), "b")):
-        for run, lines in [*Runs(folder / side).records()]:
-            if lines.config.repeat in repeats:
-                shutil.rmtree(run)
-    for run, lines in [*Runs(folder / "b").records()]:
-        write_lines(run, header(commit="f" * 40)(lines))
-
-
-def scores_of(share: float) -> Change:
-    return scored(lambda run: share + 0.001 * run.seed)
-
-
-OTHER_TEST_SET: Sequence[Change] = (header(manifest_sha256=digest("easier")), scores_of(0.9))
 ON_PAIRS = (
     Attack("B is A in a hurry", copied_and_hurried),
-    Attack("B is the faster half of A", relabelled),
     Attack("B has the best 5 of 12 repeats", best_of_twelve),
-    Attack("B has 5 repeats of 10 that were asked for", of_b(asked(10))),
     Attack("B has slower launches set aside", of_b(lying_beside("attempt1", 1.1))),
     Attack("B on other cores", in_b(workers(cores=lambda worker: [worker.worker + 32]))),
     Attack("B at a higher clock", in_b(processors(frequency_mhz=3600.0))),
-    Attack("B in another partition", in_b(header(job={"SLURM_JOB_PARTITION": "new"}))),
     Attack("B beside other programs", in_b(processors(other_seconds=lambda cpu: 0.2 * cpu.process_seconds))),
-    Attack(
-        "A beside other programs",
-        lambda folder: in_study(processors(other_seconds=lambda cpu: 0.2 * cpu.process_seconds))(
-            folder / "a"
-        ),
-    ),
     Attack("B with other torch", in_b(header(versions=lambda found: found.versions | {"torch": "2.14.0"}))),
-    Attack("B with half the gradient bytes", in_b(header(gradient_bytes=GRADIENT_BYTES // 2))),
-    Attack("B trained half as long", in_b(fewer_epochs)),
-    Attack("B with more warm-up", in_b(in_epochs(warmup=lambda epoch: epoch.epoch < 3))),
-    Attack(
-        "B at twice the learning rate", in_b(in_epochs(learning_rate=lambda epoch: 2 * epoch.learning_rate))
-    ),
     Attack("B with other losses", in_b(in_epochs(loss=lambda epoch: 1.05 * epoch.loss))),
-    Attack("B on a test set of its own", both(*map(in_b, OTHER_TEST_SET))),
-    Attack("B with other initial weights", in_b(header(initial_weights_sha256=digest("mine")))),
     Attack("B with seconds that its processor denies", in_b(slower(0.5, processor=False))),
-    Attack("B emulated on a slowed cluster", in_b(header(dilation=7.0))),
     Attack("neither learned anything", in_both(scored(0.001))),
     Attack(
         "B scores its first epochs",

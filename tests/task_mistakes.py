@@ -104,17 +104,8 @@ TRANSFORM = "\n\ndef transform(batch, seeds):\n    {}\n    return batch\n"
 MISTAKES = {
     # Losses.
     "sum": Mistake("loss", "divide by the number", {MEAN: MEAN[:-1] + ', reduction="sum")'}),
-    "large batches only": Mistake(
-        "loss",
-        "divide by the number",
-        {MEAN: MEAN + " * max(1, len(batch[1]) / 4)"},
-        training={"batch_per_worker": 16},
-    ),
     "class weights": Mistake(
         "loss", "task.loss_is_mean = false", {"batch[1])\n\n\ndef count": WEIGHTED + "\n\n\ndef count"}
-    ),
-    "ignored labels": Mistake(
-        "loss", "reduction='none'", {"batch[1])\n\n\ndef count": "batch[1], ignore_index=0)\n\n\ndef count"}
     ),
     "dice of a batch": Mistake("loss", "task.loss_is_mean = false", {MEAN: DICE}),
     "not finite": Mistake("loss", "nan", {MEAN: MEAN + " * float('nan')"}),
@@ -124,12 +115,6 @@ MISTAKES = {
         "loss", "Python's random", {MEAN: f"import random\n    {MEAN} * (1 + (random.random() < 0.01))"}
     ),
     # Exceptions: the line is the one that failed.
-    "key": Mistake(
-        "loss",
-        "KeyError: 'label'",
-        {MEAN: 'return functional.cross_entropy(model(batch[0]), {}["label"])'},
-        line="label",
-    ),
     "bad sample": Mistake(
         "datasets", "IndexError", {SAMPLE: "        return place, [][index]\n"}, line="[][index]"
     ),
@@ -138,9 +123,6 @@ MISTAKES = {
         "datasets", "torch", {", generator=torch.Generator().manual_seed(self.first + index)": ""}, 65
     ),
     "random transform": Mistake("transform", "torch", added(TRANSFORM.format("torch.rand(1)"))),
-    "random evaluation": Mistake(
-        "count", "torch", {"right = model(batch[0])": "right = model(batch[0] + torch.randn(1))"}
-    ),
     "data changed": Mistake(
         "datasets",
         "loss or count",
@@ -170,10 +152,6 @@ MISTAKES = {
         "build_model",
         "turn is complex64",
         forward(f"({FORWARD} * self.turn).real", turn="nn.Parameter(torch.ones(2, dtype=torch.complex64))"),
-    ),
-    "bfloat16": Mistake("build_model", "training.precision", built("model.spare.bfloat16()")),
-    "mask": Mistake(
-        "build_model", "uint8", built('model.register_buffer("mask", torch.ones(2, dtype=torch.bool))')
     ),
     "meta": Mistake("build_model", "spare.weight is on the device meta", built('model.spare.to("meta")')),
     "lazy": Mistake(
@@ -212,24 +190,12 @@ MISTAKES = {
     "plain list": Mistake(
         "build_model", "more[0].weight", forward(f"self.more[0]({FORWARD})", more="[nn.Linear(2, 2)]")
     ),
-    "plain tensor": Mistake(
-        "build_model",
-        "factor",
-        forward(f"self.factor * {FORWARD}", factor="torch.ones(2, requires_grad=True)"),
-    ),
     "left out": Mistake(
         "parameters",
         "head.weight, head.bias",
         added(
             "\n\ndef parameters(model):\n    return [*model.hidden.parameters(), *model.spare.parameters()]\n"
         ),
-    ),
-    "in place": Mistake("loss", "not in place", forward(f"{FORWARD}.exp().add_(0).exp().mul_(2)")),
-    "kept graph": Mistake(
-        "loss",
-        "detach()",
-        forward(f"self.kept + {FORWARD}", kept="0.0")
-        | {MEAN: f"model.kept = model.head.weight.square().mean() + model.kept\n    {MEAN}"},
     ),
     "reentrant": Mistake("loss", "use_reentrant=False", checkpoint(True)),
 }
@@ -263,8 +229,6 @@ RIGHT = {
     },
     "double": built("model.double()")
     | {"(model(batch[0])": "(model(batch[0].double())", "= model(batch[0])": "= model(batch[0].double())"},
-    "half": built("model.half()")
-    | {"(model(batch[0])": "(model(batch[0].half())", "= model(batch[0])": "= model(batch[0].half())"},
     "dropout": forward(
         f"functional.dropout(self.dropped({FORWARD}), 0.3, self.training)", dropped="nn.Dropout(0.5)"
     ),

@@ -19,7 +19,7 @@ from analysis.__main__ import main
 from analysis.assemble import make_report
 from analysis.load import load_study
 from analysis.report.exports import summary_json
-from tests.attacks import MORE, ON_REPORT, Attack, Do, every, horovod, without_study, write_base
+from tests.attacks import MORE, ON_REPORT, Attack, Do, every, without_study, write_base
 from tests.attacks_on_pairs import ON_PAIRS, in_b, write_pair
 from tests.honest import Honest, Lines, write_honest
 from tests.reports import Compared, without_figures
@@ -27,7 +27,6 @@ from tests.tampering import (
     Runs,
     as_own_task,
     change_study,
-    config,
     header,
     in_turn,
     processors,
@@ -249,30 +248,22 @@ WRAPPERS: Sequence[Framework] = ("pytorch_native", "horovod", "lightning", "acce
 HONEST: Mapping[str, tuple[Honest, Do | None]] = {
     "native DDP faster": (Honest(), None),
     "Horovod faster": (Honest(advantage=-0.02, seed=5), None),
-    "15 % faster": (Honest(advantage=0.15, seed=6), None),
-    "equally fast": (Honest(advantage=0.0, seed=3), None),
     "equally fast, 3 repeats": (Honest(advantage=0.0, repeats=3, seed=8), None),
-    "3 repeats": (Honest(repeats=3), None),
     "4 repeats": (Honest(repeats=4, seed=9), None),
-    "12 repeats": (Honest(workers=(1, 2), repeats=12), None),
-    "a wrapper": (Honest(WRAPPERS[:3], workers=(1, 2)), None),
     "two wrappers": (Honest(WRAPPERS, workers=(1, 2), seed=10), None),
     "GPUs": (Honest(is_gpu=True), None),
     "two hosts": (Honest(workers=(1, 2, 8), hosts=("node1", "node2")), None),
     "step samples and older logs": (Honest(has_files=True), None),
-    "evaluated once": (Honest(training={"evaluate_every": 0}), None),
     "a low IoU that was learned": (Honest(iou=0.45), None),
     "does not scale": (Honest(overhead=20.0), None),
     "an own task": (Honest(), as_own_task),
     "jobs of Slurm": (Honest(), every(IN_JOBS)),
-    "a clock that is not known": (Honest(), every(processors(frequency_mhz=None))),
     "a virtual machine's clock": (Honest(), every(processors(frequency_mhz=2700.0))),
     "records of older code": (Honest(), of_older_code),
     "without study.json": (Honest(), without_study),
     "a resumed run": (Honest(), resumed),
     "a run that began again": (Honest(), began_again),
     "a disturbed launch, repeated": (Honest(), disturbed_and_repeated),
-    "another time limit in one arm": (Honest(), horovod(config(training={"timeout_seconds": 600}))),
 }
 QUICK_HONEST = ("native DDP faster", "equally fast, 3 repeats", "two wrappers", "GPUs", "does not scale")
 

@@ -373,7 +373,6 @@ IMPOSSIBLE: Mapping[str, tuple[Do, set[str], str]] = {
     "another launch, times a factor": (
         copied(lambda _, other: slower(1.17)(other).epochs), {RUN, OTHER_RUN}, "digits",
     ),
-    "another launch": (copied(lambda _, other: other.epochs), {RUN, OTHER_RUN}, "digits"),
     "one epoch of another launch": (
         copied(lambda own, other: [*own.epochs[:2], other.epochs[2], *own.epochs[3:]]), {RUN, OTHER_RUN},
         "epochs 2",
@@ -383,13 +382,11 @@ IMPOSSIBLE: Mapping[str, tuple[Do, set[str], str]] = {
         log(lambda lines: [*lines[:3], lines[3].replace("2,", "2,1", 1), *lines[4:]]), {RUN},
         f"{LOG_NAME}:4",
     ),
-    "log.csv: a line less": (log(lambda lines: lines[:-1]), {RUN}, f"{LOG_NAME}:11"),
     "log.csv of another tool": (
         log(lambda lines: [lines[0].replace("time_per_epoch", "seconds"), *lines[1:]]), set(), "",
     ),
     "steps: half the seconds of one epoch": (steps(times(0.5, 2)), {RUN}, "in epoch 2"),
     "steps: no last epoch": (steps(lambda table: table[table["epoch"] < 9]), {RUN}, "no step of epoch 9"),
-    "steps: a sample": (steps(sampled), set(), ""),
     "steps: a sample of half the seconds": (
         steps(lambda table: times(0.5)(sampled(table))), {RUN}, "in the mean",
     ),

@@ -98,13 +98,6 @@ def test_the_page_of_commands_shows_the_help() -> None:
     assert f"```\n{usage()}\n```" in page, "copy the output of unet-scaling --help into docs/commands.md"
 
 
-def test_a_subcommand_names_itself_in_its_help() -> None:
-    done = command("data", "check", "--help")
-    assert done.stdout.startswith("usage: unet-scaling data check ")
-    assert command("cancel", "--help").stdout.startswith("usage: unet-scaling cancel ")
-    assert "python -m unet_scaling" not in done.stdout
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -124,12 +117,6 @@ def test_an_unknown_option_is_answered_with_the_nearest() -> None:
     done = command("status", "study", "--jsn")
     assert done.returncode == 2
     assert "unrecognized arguments: --jsn; did you mean --json?" in done.stderr
-
-
-def test_no_subcommand_is_wrong_usage_with_the_help() -> None:
-    done = command()
-    assert done.returncode == 2
-    assert done.stdout == usage() + "\n"
 
 
 def complete(shell: str, script: Path, *words: str) -> list[str]:
@@ -236,33 +223,6 @@ def test_the_keyboard_stops_a_command_without_a_traceback(tmp_path: Path) -> Non
         end.close()
     assert told == "error: stopped by the keyboard\n"
     assert running.returncode == 130
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["status", "{}/closed/study"], "closed/study: Permission denied"),
-        (["submit", "{}/tiny.toml", "--cluster", "{}/closed/study.toml"], "study.toml cannot be read: Perm"),
-    ],
-)
-def test_what_may_not_be_read_is_named_without_a_traceback(
-    words: list[str], said: str, study: Path, tmp_path: Path
-) -> None:
-    if shutil.which("setpriv") is None:
-        pytest.skip("setpriv (util-linux) takes root's right to read everything away, and is not here")
-    closed = study.parent / "closed"
-    (closed / "study").mkdir(parents=True)
-    (closed / "study.toml").touch()
-    closed.chmod(0o000)
-    # Root may read everything, other users have no such right to lose.
-    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
-    program = [*(drop if os.geteuid() == 0 else []), sys.executable, "-m", "unet_scaling"]
-    given = [word.format(tmp_path) for word in words]
-    done = subprocess.run([*program, *given], cwd=PROJECT, capture_output=True, text=True)
-    closed.chmod(0o700)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("module", ["unet_scaling", "analysis", "unet_scaling.data"])

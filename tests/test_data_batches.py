@@ -124,7 +124,6 @@ def test_bytes_become_floats_on_the_device(channels_last: bool) -> None:
 
 
 OFF: dict[str, Any] = {"flips": False, "crop": 1.0, "brightness": 0.0, "contrast": 0.0}
-ALL: dict[str, Any] = {"flips": True, "crop": 0.75, "brightness": 0.1, "contrast": 0.2}
 
 
 def pictures(count: int = 3, height: int = 8, width: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
@@ -142,13 +141,6 @@ def draws(**chosen: float) -> npt.NDArray[np.float64]:
     for name, value in chosen.items():
         found[0, places[name]] = value
     return found
-
-
-def test_what_is_off_is_not_touched() -> None:
-    images, masks = pictures()
-    found = Augmentation(**OFF).augment(images, masks, draw(1, 2, np.arange(3)))
-    assert found[0] is images
-    assert found[1] is masks
 
 
 @pytest.mark.parametrize(("name", "axis"), [("flip_rows", 2), ("flip_columns", 3)])
@@ -173,14 +165,6 @@ def test_brightness_and_contrast_change_images_alone_and_keep_their_range() -> N
     found = augmentation.augment(images, masks, draws(brightness=1.0, contrast=0.0))
     assert torch.allclose(found[0], ((images - 0.5) * 0.5 + 0.7).clamp(0, 1))
     assert found[1] is masks
-
-
-@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
-def test_a_layout_is_kept(layout: torch.memory_format) -> None:
-    images, masks = pictures()
-    images = torch.cat([images] * 3, dim=1).contiguous(memory_format=layout)
-    found = Augmentation(**ALL).augment(images, masks, draw(1, 2, np.arange(3)))[0]
-    assert found.is_contiguous(memory_format=layout)
 
 
 @given(st.integers(0, 2**32), st.integers(0, 500), st.lists(st.integers(0, 10**6), min_size=1, max_size=6))

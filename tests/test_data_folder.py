@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,9 +14,7 @@ from unet_scaling.data.__main__ import main
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.folder import read_manifest, write_manifest
 from unet_scaling.data.synthetic import make
-from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError, run_program
-from unet_scaling.study.progress import map_in_order
 
 SIZE = {"count": 3, "height": 32, "width": 40, "seed": 2}
 
@@ -239,26 +236,3 @@ def test_wrong_usage_and_unwritable_places_end_with_2(data: Command, tmp_path: P
     (tmp_path / "file").touch()
     code, _, errors = data("make", tmp_path / "file" / "data")
     assert (code, str(tmp_path / "file") in errors) == (2, True)
-
-
-def test_no_progress_is_shown_where_nobody_looks(folder: Path) -> None:
-    checked = subprocess.run(
-        [sys.executable, "-m", "unet_scaling.data", "check", str(folder)], cwd=PROJECT, capture_output=True
-    )
-    assert (checked.returncode, checked.stderr) == (0, b"")
-
-
-def test_threads_keep_the_order_pass_errors_on_and_are_not_far_ahead() -> None:
-    started: list[int] = []
-
-    def inverse(item: int) -> float:
-        started.append(item)
-        return 1 / (70 - item)
-
-    results = map_in_order(inverse, range(10_000), "test")
-    assert next(results) == 1 / 70
-    assert len(started) <= 33
-    assert [next(results) for _ in range(69)] == [1 / (70 - item) for item in range(1, 70)]
-    with pytest.raises(ZeroDivisionError):
-        next(results)
-    assert list(map_in_order(str, [], "test")) == []

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -131,28 +130,12 @@ def test_files_that_change_while_a_run_lasts_are_named(
         assert caught.value.exit_code == EXIT_BAD_DATA
 
 
-def test_a_file_that_is_gone_is_no_changed_file(tmp_path: Path) -> None:
-    folder = make_images(tmp_path / "images", count=6)
-    verification = UNetTask(make_point(folder, loading="decode")).load_data(single_worker()).verification
-    (folder / "images" / "001.png").unlink()
-    with pytest.raises(UserError, match=r"001\.png") as caught:
-        verification.verify_all()
-    assert caught.value.exit_code == EXIT_BUG
-
-
 @pytest.fixture
 def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ImageData:
     """Decoded images of a run that has begun."""
     monkeypatch.setenv("UNET_SCALING_CACHE", str(tmp_path / "cache"))
     folder = make_images(tmp_path / "images", count=12)
     return UNetTask(make_point(folder, loading="cache")).load_data(single_worker())
-
-
-def test_a_cache_removed_while_it_is_in_use_still_serves(cached: ImageData, tmp_path: Path) -> None:
-    shutil.rmtree(tmp_path / "cache")
-    assert [batch for step in cached.steps(0, NO_CLOCK) for batch in step]
-    cached.verification.verify_changed()
-    cached.verification.verify_all()
 
 
 @pytest.mark.parametrize(("fault", "code"), [("cut", EXIT_BAD_DATA), ("stale", EXIT_BUG)])

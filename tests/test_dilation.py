@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +27,6 @@ from unet_scaling.group.processor_quota import (
     enter_group,
     enter_quota,
     enter_thread_group,
-    groups_of_threads,
     make_quota_group,
     prefer_group,
     processor_hierarchy,
@@ -207,17 +205,6 @@ def test_both_versions_of_control_groups_are_found_written_and_read(
     table.write_text(f"cgroup2 {tmp_path} cgroup2 rw 0 0\n")
     with pytest.raises(UserError, match="'cpu'"):
         processor_hierarchy(table)
-
-
-def test_a_thread_that_has_ended_needs_no_quota(quota_folder: Path) -> None:
-    ended = threading.Thread(target=int)
-    ended.start()
-    ended.join()
-    assert ended.native_id is not None
-    worker = quota_folder / "worker0.0"
-    make_quota_group(worker, Quota(1_000, 4_000))
-    enter_thread_group(worker, ended.native_id, Quota(1_000, 4_000))
-    assert [path.name for path in groups_of_threads(worker)] == [f"thread{ended.native_id}"]
 
 
 def cpu_facts(**changes: object) -> CpuFacts:

@@ -89,12 +89,7 @@ PRTERUN = "prterun noticed that process rank 1 with PID 25348 on node node1 exit
     [
         (SRUN.format("Killed"), "Killed: from outside"),
         (SRUN.format("Out Of Memory"), "Out Of Memory: it needs more memory than its job has"),
-        (
-            SRUN.format("Killed") + "slurmstepd: error: Detected 1 oom-kill event(s)",
-            "Killed: it needs more memory",
-        ),
         (SRUN.format("Segmentation fault (core dumped)"), "Segmentation fault"),
-        (HYDRA.format(9, "Killed"), "signal 9 (SIGKILL): from outside"),
         (HYDRA.format(11, "Segmentation fault"), "signal 11 (SIGSEGV)"),
         (INTEL.format(9, "Killed"), "signal 9 (SIGKILL): from outside"),
         (ORTERUN.format(7, "Bus error"), "signal 7 (SIGBUS)"),

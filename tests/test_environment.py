@@ -351,14 +351,6 @@ def test_an_mpi_that_does_not_work_is_refused_before_anything_is_fetched(
     assert "mpi [mpich]" in clone.install("--mpi", "mpich", path=f"{found}:{SYSTEM_PATH}"), "as was advised"
 
 
-def test_the_mpi_is_tried_as_it_starts_alone_from_a_shell_inside_a_job(clone: Clone, tmp_path: Path) -> None:
-    starts = 'env | grep -E "^(SLURM|PMI|HYDRA)" >&2; shift 2; exec "$@"'
-    found = make_mpi(tmp_path / "site", "exit 5", starts=starts)
-    job = {"SLURM_JOB_ID": "7", "PMI_RANK": "3", "HYDRA_LAUNCHER": "slurm"}
-    done = clone.try_install(path=f"{found}:{SYSTEM_PATH}", **job)
-    assert "(code 5: HYDRA_LAUNCHER=fork)" in refusal(done, clone)
-
-
 @pytest.mark.parametrize(
     ("compiler", "cause"),
     [

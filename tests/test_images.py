@@ -33,7 +33,6 @@ from unet_scaling.data.pixels import (
     to_image,
     to_mask_values,
 )
-from unet_scaling.data.synthetic import draw_indents
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.study_file import read_study
 
@@ -170,10 +169,7 @@ FOLDERS: dict[str, tuple[Mapping[str, bytes | str | None], list[str]]] = {
         )
         for image, mask, said in (
             ("*", "*_mask", ""),
-            ("*", "*_masks", ""),
-            ("*", "*-mask", ""),
             ("*", "mask_*", ""),
-            ("*", "*.mask", ""),
             ("*", "*_seg_gt", ""),
             ("img*", "mask*", ""),
             ("cell*", "cell*_label", "*:*_label"),
@@ -328,16 +324,6 @@ def test_every_depth_maps_its_whole_range_to_bytes_or_that_of_the_image() -> Non
     assert np.abs(to_image(COLOUR, 1, "dtype")[:, :, 0] - luminosity).max() <= 1
 
 
-def test_masks_of_equal_channels_are_grey_and_others_are_refused(tmp_path: Path) -> None:
-    values = blob()
-    for last in (np.full_like(values, 255), values):
-        np.testing.assert_array_equal(to_mask_values(tmp_path, np.dstack([values] * 3 + [last])), values)
-    hidden = np.dstack([np.full_like(values, 255)] * 3 + [values])
-    for unclear in (np.dstack([values, values, 255 - values]), hidden):
-        with pytest.raises(UserError):
-            to_mask_values(tmp_path, unclear)
-
-
 VALUES = np.array([[0, 1, 2, 127, 128, 255, 256, 65535]], dtype=np.uint16)
 
 
@@ -406,14 +392,3 @@ def test_masks_come_back_from_their_bits_on_any_device(width: int) -> None:
     assert packed.shape == (3, 4, packed_width(width))
     for way in (unpack_bits, shifted_out):  # on a CPU, and on any other device
         np.testing.assert_array_equal(way(packed, width), masks)
-
-
-def test_synthetic_indents_are_of_seed_and_index() -> None:
-    drawn = [draw_indents(128, 128, 1, index) for index in range(20)]
-    np.testing.assert_array_equal(drawn[7], draw_indents(128, 128, 1, 7))
-    assert len({image.tobytes() for image, _ in [*drawn, draw_indents(128, 128, 2, 0)]}) == 21
-    assert all(np.unique(mask).tolist() == [0, 255] for _, mask in drawn)
-    shares = [(mask > 0).mean() for _, mask in drawn]
-    assert 0.02 < np.median(shares) < max(shares) < 0.6
-    for size in ((1, 1), (7, 300)):
-        assert [picture.shape for picture in draw_indents(*size, 0, 0)] == [size, size]

@@ -21,7 +21,7 @@ from slurm.local import launch
 from slurm.processes import SAME_REQUEST_SECONDS, descendants, worker_processes
 from slurm.study_folder import in_launch_order
 from tests.cluster import wait_until
-from tests.studies import UNJUDGED, make_images, tiny_study
+from tests.studies import UNJUDGED, tiny_study
 from tests.tasks import POINTS
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError, run_program
@@ -166,7 +166,6 @@ def test_a_dry_run_estimates_from_complete_runs_of_the_same_points(done: tuple[P
         (["--set", "training.epochs=3", "--set", "training.epochs=4"], "training.epochs is given twice"),
         (["--set", "name=other", "--name", "third"], "name is given twice"),
         (["--set", "training.epochs=1"], "training.epochs: found 1, which only warms up"),
-        (["--set", "training.epochs=[0,1]"], "allowed: 2 or more, or 0"),
         (["--set", "workers.first=1"], "workers is no table"),
     ],
 )
@@ -189,37 +188,6 @@ def test_refuses_options_that_it_would_have_to_ignore(
     assert message.count("\n") == 1
     assert said in message
     assert not (tmp_path / "logs").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--set", "training.epochs=1"], "training.epochs: found 1, which only warms up"),
-        (["--name", "mine"], "--name: the demo has its own folder"),
-    ],
-)
-def test_a_demo_that_could_give_no_speed_ends_before_it_trains(
-    options: list[str], said: str, images: Path, tmp_path: Path
-) -> None:
-    command = [str(PROJECT / "slurm" / "demo.sh"), str(images), *options]
-    environment = os.environ | {"DEMO_LOGS": str(tmp_path)}
-    outcome = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert outcome.returncode == 2, outcome.stderr
-    assert said in outcome.stdout + outcome.stderr
-    manifests = [] if "--name" in options else [tmp_path / f"demo-{images.name}" / "manifest.json"]
-    assert list(tmp_path.rglob("*.json")) == manifests
-
-
-def test_unchecked_images_are_said_once_before_any_run(tmp_path: Path) -> None:
-    data = make_images(tmp_path / "data", count=10)
-    study = tiny_study(tmp_path, data)
-    next((data / "images").iterdir()).unlink()
-    for cause in ("is not as its manifest says", "the images are not checked"):
-        outcome = submit(study, tmp_path / "logs")
-        assert outcome.returncode == 65
-        assert outcome.stderr.count(cause) == 1
-        assert not list(tmp_path.glob("logs/*/*/"))
-        (data / "manifest.json").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -296,14 +264,6 @@ def test_more_workers_than_cores_is_refused_with_the_largest_count(images: Path,
     assert outcome.returncode == 2
     assert "the largest worker count here is" in outcome.stderr
     assert not list(tmp_path.glob("logs/tiny/*/config.json"))
-
-
-def test_an_unwritable_output_is_one_clear_line(images: Path, tmp_path: Path) -> None:
-    (tmp_path / "logs").write_text("a file, not a folder")
-    outcome = submit(tiny_study(tmp_path, images), tmp_path / "logs")
-    assert outcome.returncode == 2
-    assert outcome.stderr.count("\n") == 1
-    assert "cannot be written" in outcome.stderr
 
 
 def test_repeats_are_blocks_in_shuffled_order(images: Path, tmp_path: Path) -> None:

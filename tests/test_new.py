@@ -90,7 +90,6 @@ def test_no_file_is_overwritten(folder: Path, monkeypatch: pytest.MonkeyPatch) -
         (["mine"], "--data FOLDER: name the folder"),
         (["mine", "--data", "nosuch"], "nosuch/images: cannot be listed"),
         (["mine", "--data", "data", "--epochs", "1"], "--epochs: found 1"),
-        (["mine", "--data", "data", "--task", "t.py"], "--task: its data are its own"),
         (["mine", "--data", "data", "--option", "width=2"], "--option: only with --task"),
         (["mine", "--data", "data", "--time", "soon"], "--time: found soon; allowed: what Slurm takes"),
         (["mine", "--data", "data", "--partition", "gpu"], "--partition gpu: there is no sinfo"),
@@ -177,7 +176,6 @@ def test_what_does_not_fit_the_cluster_is_refused_and_nothing_is_written(
     ("gres", "gpus"),
     [
         ("(null)", {}),
-        ("gpu:2", {"": 2}),
         ("gpu", {"": 1}),
         ("gpu:a100:4(S:0,1),nvme:1", {"a100": 4}),
         ("gpu:a100_3g.20gb:2(S:0),gpu:a100:1(S:1)", {"a100_3g.20gb": 2, "a100": 1}),
@@ -213,18 +211,3 @@ def test_new_writes_nothing_into_the_folder_of_the_images_and_tells_the_time(
     study = read_study(tmp_path / "mine.toml")
     assert study.configs()[0].data.manifest_path == tmp_path / "mine.manifest.json"
     require_ready(open_study_folder(tmp_path / "logs", study), study.configs())
-
-
-@pytest.mark.slow
-def test_a_mistake_that_new_refuses_is_mended_by_the_next_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The manifest that the first left is that of these images, and serves."""
-    folder = make_folder(tmp_path / "data", count=6)
-    asked = ["unet-scaling new", "mine", "--data", str(folder), "--into", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", [*asked, "--epochs", "1"])
-    with pytest.raises(UserError, match="--epochs"):
-        new.main()
-    monkeypatch.setattr(sys, "argv", asked)
-    new.main()
-    assert (tmp_path / "mine.toml").exists()

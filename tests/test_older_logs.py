@@ -98,11 +98,6 @@ def test_a_log_cut_at_any_byte_is_reported_and_never_used(tmp_path: Path) -> Non
     ("text", "said"),
     [
         (reference_log(TENSORFLOW, 2, rates=[0.002] * 200), "or lr is not of the reference's schedule"),
-        (reference_log(TENSORFLOW, 2, rates=[0.002] * 80 + [0.001] * 120), "or lr is not of the"),
-        (
-            reference_log(TENSORFLOW, 2, rates=[0.002] * 80 + [2e-4] * 40 + [1e-4] * 30 + [5e-5] * 50),
-            "or lr is not",
-        ),
         (
             reference_log(TENSORFLOW, 2, rates=[0.002] * 70 + [1e-3] * 40 + [5e-4] * 40 + [25e-5] * 50),
             "or lr is not",
@@ -111,7 +106,6 @@ def test_a_log_cut_at_any_byte_is_reported_and_never_used(tmp_path: Path) -> Non
         # Of 200 epochs one is half a percent of the time: the rate alone tells that it is missing.
         (reference_log(TENSORFLOW, 2).rpartition("199,")[0], "lr tells 200 epochs, found 199"),
         (log(training_time=30.0), "both cannot be of one run in seconds"),
-        (log(training_time=39.99), "both cannot be of one run in seconds"),
         (log()[: -len("0.900000\n")] + "0.800000\n", "iou is of the whole run, but has 2 values"),
         ("", "log_2.csv"), (OLDER_LOG_HEADER + "\n", "no epochs"), (log((20.0,)), "none after the warm-up"),
     ],
@@ -124,16 +118,12 @@ def test_a_log_that_contradicts_itself_is_not_used(tmp_path: Path, text: str, sa
     ("old", "new", "said"),
     [
         ("0,20.000000", "0,-1.000000", ":2: time_per_epoch is -1.0, it must be from"),
-        ("0,20.000000", "0,1e999", ":2: time_per_epoch is '1e999'"),
         ("0.900000", "1.100000", ":2: iou is 1.1, it must be from 0 to 1"),
-        ("0.001000", "0.000000", ":2: lr is 0.0"),
         ("\n1,", "\n1.0,", ":3: the epoch is '1.0'"), ("\n2,", "\n1,", "found 1 where 2 belongs"),
         ("1,10.000000,0.500000,", "1,10.000000,", ":3: 6 columns, expected 7"),
         (",loss,lr,", ",lr,loss,", ":1: the columns must be"),
-        ("\n2,10.000000", "\n" + "\x00" * 64 + "\n2,10.000000", ":4: 1 columns"),
         ("\n1,", "\nslurmstepd: error: job killed\n1,", ":3: 1 columns"),
         ("1,10.0", "1,1_0.0", ":3: time_per_epoch"), ("1,10.000000", "1,\u0661\u0660", ":3: time_per_epoch"),
-        ("0.500000", "1e300", ":2: loss is 1e+300"),
         ("1,10.000000", "1,20.000000", "the epochs take 50.000 s"),
     ],
 )  # fmt: skip
@@ -245,17 +235,12 @@ def test_every_output_calls_the_arms_as_the_user_names_them(
 
 REFUSED = {
     "images alone": ["--images", "1792"],
-    "batch alone": ["--batch", "16"],
-    "no image": ["--images", "0", "--batch", "16"],
     "a negative batch": ["--images", "1792", "--batch", "-1"],
-    "too many images": ["--images", f"{10**20}", "--batch", "16"],
     "a worker without a step": ["--images", "1792", "--batch", "129"],
     "impossible steps": ["--images", f"{10**9}", "--batch", "1"],
-    "one name": ["--names", "MirroredStrategy"],
     "equal names": ["--names", "Horovod,horovod"],
     "an empty name": ["--names", "a,"],
     "a name with an escape": ["--names", "a,b\x1b[31m"],
-    "a name from right to left": ["--names", "a,b\u202e"],
     "a long name": ["--names", f"a,{'b' * 31}"],
 }
 

@@ -204,7 +204,6 @@ def test_an_epoch_that_is_left_early_or_has_no_batch_is_not_recorded(
     "batch",
     [
         torch.zeros(3, 2),
-        [torch.tensor(1.0), torch.zeros(3, 2)],
         {"name": "x", "images": torch.zeros(3, 2), "labels": torch.zeros(3)},
         (None, ({"images": torch.zeros(3)},)),
     ],

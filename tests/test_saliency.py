@@ -34,7 +34,7 @@ from unet_scaling.group.group import single_worker
 from unet_scaling.model import UNet
 from unet_scaling.run.training_state import weights_sha256
 from unet_scaling.study.errors import EXIT_BUG, UserError
-from unet_scaling.study.options import CURVE_STREAM, SaliencyOptions
+from unet_scaling.study.options import SaliencyOptions
 from unet_scaling.study.saliency import SCORES, Faithfulness
 
 
@@ -296,7 +296,6 @@ WEIGHTS /= WEIGHTS.sum()
 COLOURED = np.random.default_rng(2).integers(0, 256, (20, 30, 3), dtype=np.uint8)
 COLOURED[0, 0] = 255
 GREY = COLOURED[:, :, :1]
-RAMP = np.linspace(0, 0.3, 600).reshape(20, 30)
 
 
 def weighed(masks: np.ndarray) -> Reals:
@@ -352,13 +351,6 @@ def test_random_orders_follow_from_seed_and_image_and_not_from_the_batch() -> No
     assert len({tuple(curves.deletion) for curves in others}) == 1
 
 
-def test_a_constant_map_is_one_of_the_random_orders() -> None:
-    generator = np.random.default_rng([TRIAL.seed, 0, CURVE_STREAM])
-    rival = random_priorities(SHAPE, TRIAL.cell, generator)
-    constant = curves_of(np.zeros(SHAPE))
-    assert constant.deletion == curves_of(rival).deletion != curves_of(WEIGHTS).deletion
-
-
 def test_a_random_order_takes_cells_whole() -> None:
     priorities = random_priorities((7, 9), (3, 4), np.random.default_rng(0))
     assert len(np.unique(priorities)) <= 4 * 4
@@ -400,20 +392,3 @@ def test_an_overlay_is_the_grey_image_where_hiding_a_pixel_lowers_no_score(image
     assert not np.array_equal(seen[:, 15:], grey[:, 15:])
     # Where the map is strongest, the image shows through.
     assert len(np.unique(seen[:, 15:].reshape(-1, 3), axis=0)) > 30
-
-
-@pytest.mark.parametrize(("brightest", "shown"), [(100, 255), (10, 40), (255, 255), (0, 0)])
-def test_a_dark_image_is_made_brighter_but_not_without_end(brightest: int, shown: int) -> None:
-    image = np.linspace(0, brightest, 600).astype(np.uint8).reshape(20, 30, 1)
-    assert picture(image, np.zeros((20, 30))).max() == shown
-
-
-@pytest.mark.parametrize("brightness", [0, 128, 255])
-def test_what_is_more_salient_is_more_coloured_on_any_image(brightness: int) -> None:
-    seen = picture(np.full((20, 30, 1), brightness, np.uint8), RAMP).reshape(600, 3)
-    coloured = np.ptp(seen, axis=1)
-    assert coloured[0] == 0
-    assert (np.diff(coloured[::60]) > 0).all()
-    # On a dark image the order shows without colours.
-    assert brightness or (np.diff((seen @ np.array([0.299, 0.587, 0.114]))[::20]) > 0).all()
-    assert overlay_png(GREY, RAMP) == overlay_png(GREY, RAMP * 2.0**-20)

@@ -230,8 +230,6 @@ HEAD, _, TAIL = STUDY.partition("[task]\n")
     ("text", "keys"),
     [
         (STUDY + "[model]\nwidth = 8\n", "model.width"),
-        (STUDY + '[data]\nfolder = "x"\n', "data.folder"),
-        (STUDY + '[saliency]\nmethod = "rise"\n', "saliency.method"),
         (f"{HEAD}[task]\nfind_unused_parameters = true\n{BUILT_IN}", OPTION),
         (
             f"{HEAD}[task]\nfind_unused_parameters = true\n{TAIL}[pytorch_native]\nstatic_graph = true\n",
