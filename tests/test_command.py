@@ -1,5 +1,6 @@
 """The command unet-scaling by itself: its table, its help, completion in a real shell, and mistakes."""
 
+import errno
 import os
 import shutil
 import signal
@@ -15,7 +16,7 @@ from tests.honest import Honest, write_honest
 from tests.studies import make_images, tiny_study
 from unet_scaling.completion import completion_script
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.errors import EXIT_MEANINGS, UserError
+from unet_scaling.study.errors import EXIT_MEANINGS, UserError, run_program
 from unet_scaling.subcommands import SUBCOMMANDS, module_of, usage
 
 COMMANDS_PAGE = PROJECT / "docs" / "commands.md"
@@ -223,6 +224,16 @@ def test_the_keyboard_stops_a_command_without_a_traceback(tmp_path: Path) -> Non
         end.close()
     assert told == "error: stopped by the keyboard\n"
     assert running.returncode == 130
+
+
+def test_what_may_not_be_read_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "closed/study")
+
+    with pytest.raises(SystemExit) as ended:
+        run_program(main)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "error: closed/study: Permission denied; who owns it can allow it\n"
 
 
 @pytest.mark.parametrize("module", ["unet_scaling", "analysis", "unet_scaling.data"])
