@@ -1,7 +1,6 @@
 """Compare the runs of a study: which framework trains faster, how far it scales, and at what IoU.
 
   unet-scaling report logs/STUDY            the records of a study
-      [--watch]                             again whenever a record changes, until all runs have ended
   unet-scaling report --reference FOLDER    logs in the older layout: log_N.csv is native DDP on N
                                             workers, log_hvd_N.csv Horovod
       [--images M --batch B]                what an epoch had: gives the speed-up by steps
@@ -18,7 +17,7 @@ Writes to the report folder:
   runs.csv, epochs.parquet, evaluations.csv, comparison.csv, iou.csv, cost.csv, predictions.csv, ...
                    the tables behind it; docs/columns.md explains every column
   left_out.csv     every run that is not used, and why
-  summary.md, .tex the points as a table, for papers; citation.bib: what to cite
+  summary.md, .tex the points as a table, for papers
   summary.json     answers, verdicts, points and provenance, for programs
   STUDY.toml       the study file, put together from the records: submit it to measure again
   scaling.svg      the overview picture, and every other figure; each also as PNG
@@ -34,14 +33,11 @@ from analysis import predict_command
 from analysis.compare import command as compare_command
 from unet_scaling.study.command_line import CommandLine, named_folder
 from unet_scaling.study.errors import UserError, run_program
-from unet_scaling.study.validation import positive
 
 # As the first argument; a study folder of such a name is given as ./compare.
 OTHER_COMMANDS = {"compare": compare_command.main, "predict": predict_command.main}
 # Options that state what the records of a study hold, and older logs do not.
 REFERENCE_OPTIONS = ("images", "batch", "names")
-# Short beside a run, long beside a look at the folder.
-WATCH_SECONDS = 10
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,8 +56,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _require_fitting(options: argparse.Namespace) -> None:
     """Raise UserError for options that only the other kind of logs has."""
-    if options.watch and not options.study:
-        raise UserError("--watch: only for the records of a study, not with --reference or --csv")
     if not options.csv and (options.column or options.weak):
         raise UserError("--column and --weak: only with --csv")
     if options.reference:
@@ -95,8 +89,6 @@ def command_line() -> CommandLine:
     add("--column", action="append", default=[], type=column_name, metavar="COLUMN=NAME", help=called)
     weak = "with --csv: seconds are of a fixed share of work of each worker"
     add("--weak", action="store_true", help=weak)
-    watch = f"look for changes every {WATCH_SECONDS} s, or so many"
-    add("--watch", nargs="?", type=positive, const=WATCH_SECONDS, metavar="SECONDS", help=watch)
     images = (
         "with --reference: training images of an epoch over all workers, every pass counted "
         "(published study: 1120 images x 80 %% x 2 passes = 1792)"

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from analysis.stats import (
     CONFIDENCE,
@@ -36,8 +35,6 @@ CLOCK = "training seconds only: without start, evaluation and checkpoints"
 STEPS_OF_IOU = 100
 # Of such a step: 0.58 - 0.01 is a little less than 0.57.
 ROUNDING = 1e-6
-# Sums of the same seconds in another order differ from the 15th digit on.
-DIGITS_COMPARED = 9
 
 
 def summarise(study: Study) -> pd.DataFrame:
@@ -198,18 +195,6 @@ def target_of(study: Study, options: str = "") -> Target:
     return Target(target, "what every run on 1 worker reaches, less the margin", meaning)
 
 
-def iou_curves(study: Study) -> pd.DataFrame:
-    """Return the IoU of every evaluation of every run, over training seconds and worker-hours.
-
-    Columns: POINT, repeat, run, training_seconds, worker_hours, iou. Empty where the test images are unknown.
-    """
-    evaluations = study.evaluations if study.provenance_known else study.evaluations.iloc[:0]
-    evaluations = evaluations[["run", "training_seconds", "iou"]]
-    curves = study.runs[[*POINT, "repeat", "run"]].merge(evaluations, on="run")
-    curves["worker_hours"] = curves["workers"] * curves["training_seconds"] / SECONDS_PER_HOUR
-    return curves[[*POINT, "repeat", "run", "training_seconds", "worker_hours", "iou"]]
-
-
 def cost_table(study: Study) -> pd.DataFrame:
     """Return one row per point, in the order of the study's runs, of the launches that count for speed.
 
@@ -243,7 +228,7 @@ def cost_table(study: Study) -> pd.DataFrame:
     for unit, hours in units.items():
         _add_cost(table, f"{unit}_hours_to_target", launches, hours * to_target, hours * trained)
     table["runs_to_target"] = to_target.lt(math.inf).groupby(launches.point).sum()
-    return _with_pareto(table, study)
+    return table
 
 
 def _add_cost(
@@ -259,44 +244,6 @@ def _add_cost(
     censored = at_least.astype(float).where(np.isinf(_values(values)), math.inf).groupby(launches.point).min()
     known = np.isfinite(median) & (_values(censored) >= median)
     add_bounded(table, name, [np.where(known, median, NAN), low, high])
-
-
-def _with_pareto(points: pd.DataFrame, study: Study) -> pd.DataFrame:
-    """Mark the points that no other of the same options beats in time and in worker-hours, by medians.
-
-    Time is that to the target where it is known for all of them; else that of a run, where all trained
-    equally many epochs; else that of an epoch. One kind of time for all, never a mixture.
-    """
-    points = points.assign(pareto=False, pareto_of="")
-    epochs = study.runs["run"].map(study.epochs.groupby("run").size())
-    for options, group in points.groupby("options", sort=False):
-        trained = epochs[study.runs["options"] == options].unique()
-        seconds = group["seconds_to_target"]
-        of = f"to {study.score.with_article} of {group['target_iou'].iloc[0]:g}"
-        if not np.isfinite(seconds).all():
-            if len(trained) == 1:
-                seconds, of = group["training_seconds"], f"of {trained[0]:g} epochs"
-            else:
-                seconds = group["worker_hours_per_epoch"] * SECONDS_PER_HOUR / group["workers"]
-                of = "of one epoch"
-        points.loc[group.index, "pareto"] = _pareto(_values(seconds), _values(seconds * group["workers"]))
-        points.loc[group.index, "pareto_of"] = f"seconds and worker-hours {of}"
-    return points
-
-
-def _pareto(times: Array, costs: Array) -> NDArray[np.bool_]:
-    """Return which of these points no other beats: none is as fast and as cheap, and better in one of both.
-
-    Values are compared to nine digits, so that rounding does not decide between equals. A point with an
-    unknown value is neither in the set nor compared.
-    """
-    time, cost = (
-        np.array([float(f"{value:.{DIGITS_COMPARED}g}") for value in values]) for values in (times, costs)
-    )
-    no_worse = (time[:, None] <= time) & (cost[:, None] <= cost)
-    better = (time[:, None] < time) | (cost[:, None] < cost)
-    known: NDArray[np.bool_] = ~np.isnan(time) & ~np.isnan(cost)
-    return known & ~(no_worse & better).any(axis=0)
 
 
 def gpu_table(study: Study) -> pd.DataFrame:

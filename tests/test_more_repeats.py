@@ -19,7 +19,6 @@ from analysis.contrast import compare
 from analysis.findings import decide
 from analysis.findings.decide import widest
 from analysis.load import load_study
-from analysis.report.program import no_more_to_come
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.study_folder import StudyFolder, open_study_folder
 from tests.records import write_record
@@ -198,4 +197,3 @@ def test_the_report_and_the_submission_decide_by_the_same_intervals(tmp_path: Pa
     for goes_on in (True, False):
         assert study.go_on() is goes_on
         study.launch()
-    assert no_more_to_come(folder.path, tmp_path / "report")

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,9 @@ from analysis.__main__ import main
 from analysis.report.column_lists import PAGE, with_column_lists
 from analysis.report.columns import TABLES
 from analysis.report.exports import latex_escaped
-from slurm.study_folder import StudyFolder
 from tests.attacks import hosts_in_turn
 from tests.honest import Honest, write_honest
-from tests.records import make_point, make_study, older_log, write_record, write_run
+from tests.records import make_point, older_log, write_run
 from tests.reports import Told, report_of, report_of_older, reported, without_figures
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework, RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
@@ -187,7 +185,7 @@ def test_the_command_writes_and_prints_the_same_twice(
     folder = reported(study)
     first = {path.name: path.read_bytes() for path in folder.iterdir()}
     printed = capsys.readouterr().out
-    texts = {"report.html", "summary.md", "summary.tex", "summary.json", "citation.bib"}
+    texts = {"report.html", "summary.md", "summary.tex", "summary.json"}
     report = report_of(study).report
     assert set(first) == texts | {table.file for table in TABLES if table.is_made(report)} | {"honest.toml"}
     parts = ("Speed [", "Trust [", "Next: ", "report: ", "not enough repeats for")
@@ -255,7 +253,7 @@ def full(folder: Path) -> Told:
 
 
 @pytest.mark.parametrize("write", [full, hostile, one_point, older])
-def test_json_latex_and_bibtex_hold_the_numbers_of_the_csv_and_cannot_be_left(
+def test_json_and_latex_hold_the_numbers_of_the_csv_and_cannot_be_left(
     tmp_path: Path, write: Callable[[Path], Told]
 ) -> None:
     found = write(tmp_path)
@@ -280,17 +278,13 @@ def test_json_latex_and_bibtex_hold_the_numbers_of_the_csv_and_cannot_be_left(
         for point in points
     ]
     assert "nan" not in latex
-    bibtex = found.files["citation.bib"].decode()
-    assert "brace" not in unbalanced(bibtex)
-    assert bibtex.count("@misc{") == (2 if write is older else 1)
-    assert ("uncommitted changes" in bibtex) == (write is hostile)
     if write is not older:
         assert found.summary["study"] == HOSTILE
         assert latex_escaped(HOSTILE) in latex
 
 
 def unbalanced(text: str) -> list[str]:
-    """What LaTeX and BibTeX would stumble over: braces that do not match, characters that mean something."""
+    """What LaTeX would stumble over: braces that do not match, characters that mean something."""
     depth, lowest = 0, 0
     bare = re.sub(r"\\[&%$#_{}\\]", "", text)
     for character in bare:
@@ -349,7 +343,6 @@ REFUSED: Mapping[str, tuple[Callable[[Path], list[str]], int | None]] = {
     "no older logs": (lambda folder: ["--reference", str(folder)], EXIT_USAGE),
     "no run folder": (lambda folder: [str(folder)], EXIT_USAGE),
     "output taken": (taken, None),
-    "watched older logs": (lambda folder: ["--reference", str(folder), "--watch"], None),
 }
 
 
@@ -365,46 +358,6 @@ def test_what_cannot_be_reported_is_refused(
     if case == "no usable run":
         assert "no end line" in capsys.readouterr().out
         assert not (tmp_path / "report").exists()
-
-
-@pytest.fixture
-def watched(tmp_path: Path) -> StudyFolder:
-    """A study of one run of each framework; neither has started."""
-    folder = StudyFolder(tmp_path / "tiny", make_study("tiny"))
-    folder.prepare()
-    return folder
-
-
-def complete(folder: StudyFolder, number: int, **changes: Any) -> None:
-    config = folder.study.configs()[number]
-    write_record(folder.run_folder(config), config, **changes)
-
-
-@pytest.mark.parametrize("end", [End(status="complete"), End(status="diverged", reason="loss"), None])
-def test_a_watched_report_follows_the_records_until_all_runs_have_ended_or_ctrl_c(
-    watched: StudyFolder, end: End | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = watched.path / "report" / "report.html"
-    said: list[str] = []
-    written: list[int] = []
-
-    def what_happens_meanwhile(_seconds: float) -> None:
-        said.append(capsys.readouterr().out)
-        written.append(page.stat().st_mtime_ns if page.exists() else 0)
-        if len(said) == 1:
-            complete(watched, 0)
-        elif len(said) == 3 and end is None:
-            raise KeyboardInterrupt
-        elif len(said) == 3:
-            complete(watched, 1, end=end)
-
-    monkeypatch.setattr(time, "sleep", what_happens_meanwhile)
-    with without_figures():
-        assert main([str(watched.path), "--watch", "3"]) == 0
-    assert "0 of 2 runs complete; no report without one" in said[0]
-    assert "1 of 2 runs complete; report written" in said[1]
-    assert (said[2], written) == ("", [0, written[1], written[1]])
-    assert (page.stat().st_mtime_ns == written[1]) == (end is None)
 
 
 def test_an_attempt_beside_a_record_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:

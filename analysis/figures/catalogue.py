@@ -9,12 +9,11 @@ import pandas as pd
 
 from analysis.contrast import HOROVOD_FASTER, NATIVE_FASTER
 from analysis.figures.frame import MOST_OPTIONS, Chart, Inputs, drawn_series
-from analysis.figures.kinds import OPEN_STEP_PX, CostChart, Curve, Forest, Line, Prediction, ShareCurve, Stack
+from analysis.figures.kinds import OPEN_STEP_PX, Forest, Line, Prediction, ShareCurve, Stack
 from analysis.played import kept_farthest_first, kept_ious
-from analysis.points import iou_curves
 from analysis.stats import FEWEST_REPEATS, coverage
 from analysis.strategies import CLAIMS, changed_options
-from analysis.study import COMPARED, ENDS, NAMES, POINT, SECONDS_PER_HOUR, Score, bounded
+from analysis.study import COMPARED, ENDS, NAMES, POINT, Score, bounded
 from analysis.text import (
     Row,
     capitalised,
@@ -29,15 +28,6 @@ from unet_scaling.study.texts import score_title
 
 # More rows are nobody's first look; all are in comparison.csv, or compare.csv.
 MOST_FOREST_ROWS = 30
-# More lines in a panel than these can no longer be told apart; more vertices cannot be seen.
-MOST_COUNTS = 6
-MOST_RUN_CURVES = 5
-MOST_VERTICES = 400
-# Fewer epochs, or a smaller ratio of the largest to the smallest loss, do not need logarithmic axes; nor does
-# a smaller ratio of the last evaluation's time to the first one's.
-FEWEST_LOG_EPOCHS = 10
-WIDE_LOSS_RATIO = 3
-WIDE_TIME_RATIO = 20
 # The fewest worker counts that a model of the step time is fitted on.
 FEWEST_FITTED_COUNTS = 3
 # A wider interval of a prediction may leave the panel: it must not press all that was measured to the ground.
@@ -235,23 +225,6 @@ def _budget(inputs: Inputs) -> list[Chart]:
     return [chart]
 
 
-@figure("difference", "budget", bars=True)
-def _difference(inputs: Inputs) -> list[Chart]:
-    """Return each part's difference in time per sample; a panel for each pair of series."""
-    rows = inputs.report.differences
-    if len(rows):
-        pairs = zip(rows["native_knobs"], rows["horovod_knobs"], strict=True)
-        rows = rows.assign(framework="horovod", knobs=[", ".join(filter(None, pair)) for pair in pairs])
-    chart = Stack(
-        title="difference", rows=rows, y="difference", form=".1%",
-        series=drawn_series(rows, {"horovod": "Horovod against native DDP"}), parts=BUDGET_PARTS,
-        least_top=LEAST_BUDGET_SHARE,
-        says="Above zero Horovod needs more time, below zero native DDP; in shares of native DDP's time per "
-        f"{inputs.study.score.sample}. Diamonds: the sum, which is the ratio of throughputs less 1.",
-    )  # fmt: skip
-    return [chart]
-
-
 @figure("quality", "played", says_undrawn=False)
 def _quality(inputs: Inputs) -> list[Chart]:
     """Return the score over the workers of each set of options with played runs, the best ones first."""
@@ -286,104 +259,6 @@ def _quality(inputs: Inputs) -> list[Chart]:
         says=" ".join(filter(None, says)),
     )  # fmt: skip
     return [chart]
-
-
-@figure("loss", "loss")
-def _loss(inputs: Inputs) -> list[Chart]:
-    """Return the loss at every epoch against epochs and against seconds of training, the warm-up included."""
-    table = inputs.study.epochs.merge(runs_with_curve(inputs), on="run").sort_values(["number", "epoch"])
-    elapsed = table.groupby("number")["seconds"].cumsum()
-    table = table.assign(step=table["epoch"], trained=table["epoch"] + 1, elapsed=elapsed)
-    longest = int(table["trained"].max()) if len(table) else 0
-    if longest > MOST_VERTICES:
-        # Denser at the start, as a logarithmic axis shows them.
-        table = table[table["trained"].isin(np.unique(np.geomspace(1, longest, MOST_VERTICES).round()))]
-    known = table["loss"].dropna()
-    falls = len(known) and (known > 0).all() and known.max() >= WIDE_LOSS_RATIO * known.min()
-    log = "xy" if falls and longest >= FEWEST_LOG_EPOCHS else ""
-    axes = {"trained": "epochs", "elapsed": "seconds of training"}
-    return [
-        curve(inputs, table, "loss", x, x_label=name, title=f"loss against {name}", log=log)
-        for x, name in axes.items()
-    ]
-
-
-@figure("cost", "cost", bars=True)
-def _cost(inputs: Inputs) -> list[Chart]:
-    """Return time against worker-hours, of what the Pareto set of each set of options is of."""
-    cost = resolved(inputs.report.cost)
-    if cost["training_seconds"].isna().all():
-        return []
-    rows = pd.concat([_time_and_cost(rows) for _, rows in cost.groupby("options", sort=False)])
-    chart = CostChart(
-        title="Time against cost", rows=rows, series=inputs.series, told=rows[rows["pareto"]],
-        tells="points that no other beats in both",
-        says="Numbers: workers. Filled marks, joined by the grey band: no other point is both faster and "
-        "cheaper. Perfect scaling would be a vertical line. Time is training time only.",
-    )  # fmt: skip
-    return [chart]
-
-
-def _time_and_cost(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return points with `seconds` and `hours` (worker-hours) and their intervals."""
-    if rows["pareto_of"].str.endswith("of one epoch").all():
-        hours = rows["worker_hours_per_epoch"]
-        unknown = {f"{name}{end}": np.nan for name in ("seconds", "hours") for end in ENDS[1:]}
-        return rows.assign(seconds=hours / rows["workers"] * SECONDS_PER_HOUR, hours=hours, **unknown)
-    sources = {"seconds": "training_seconds", "hours": "worker_hours"}
-    if rows["seconds_to_target"].notna().all():
-        sources = {"seconds": "seconds_to_target", "hours": "worker_hours_to_target"}
-    return rows.assign(
-        **{f"{name}{end}": rows[f"{source}{end}"] for name, source in sources.items() for end in ENDS}
-    )
-
-
-@figure("time_to_iou", "cost")
-def _time_to_iou(inputs: Inputs) -> list[Chart]:
-    """Return the score over training time, with its target, where runs were evaluated during training."""
-    score, targets = inputs.study.score, inputs.report.cost["target_iou"].unique()
-    table = iou_curves(inputs.study)[["run", "training_seconds", "iou"]].merge(
-        runs_with_curve(inputs), on="run"
-    )
-    table = table.rename(columns={"training_seconds": "elapsed"}).sort_values(["number", "elapsed"])
-    table["step"] = table.groupby("number").cumcount()
-    if not (table["step"] > 0).any():
-        return []
-    log = "x" if table["elapsed"].max() >= WIDE_TIME_RATIO * table["elapsed"].min() else ""
-    title = f"{score.heading} against training time"
-    chart = curve(inputs, table, "iou", "elapsed", x_label="seconds of training", title=title, log=log)
-    return [replace(chart, least_top=1.04, target=float(targets[0]) if len(targets) == 1 else np.nan)]
-
-
-def runs_with_curve(inputs: Inputs) -> pd.DataFrame:
-    """Return the runs of the worker counts that have a curve; `single` ones have a thin one of their own."""
-    parts = []
-    for series in inputs.series:
-        part = series.rows(inputs.study.runs)[[*POINT, "run"]]
-        counts = part["workers"].unique()
-        panel = (series.options, series.framework)
-        knobs = sum((each.options, each.framework) == panel for each in inputs.series)
-        most = min(len(counts), max(2, MOST_COUNTS // knobs))
-        shown = counts[np.linspace(0, len(counts) - 1, most).round().astype(int)]
-        parts.append(part[part["workers"].isin(shown)])
-    runs = pd.concat(parts, ignore_index=True)
-    points = runs.groupby(POINT, sort=False)["run"]
-    single = (points.transform("size") > 1) & (points.cumcount() < MOST_RUN_CURVES)
-    return runs.assign(number=range(len(runs)), single=single)
-
-
-def curve(inputs: Inputs, table: pd.DataFrame, y: str, x: str, **others: str) -> Curve:
-    """Return the chart of a table with one row per run and step: medians over runs, and single runs."""
-    thin = f"; thin: its runs, at most {MOST_RUN_CURVES}" if (inputs.points["repeats"] > 1).any() else ""
-    drawn, all_points = table[POINT].drop_duplicates(), inputs.study.runs[POINT].drop_duplicates()
-    cut = " Not every worker count is drawn." if len(drawn) < len(all_points) else ""
-    medians = table.groupby([*POINT, "step"], sort=False, as_index=False)[[x, y]].median()
-    return Curve(
-        rows=medians, runs=table[table["single"]], series=inputs.series, y=y, x=x,
-        says=f"Numbers: workers. Thick: the median over the runs of a point{thin}. Time is training time, "
-        f"the warm-up included.{cut}",
-        **others,  # type: ignore[arg-type]
-    )  # fmt: skip
 
 
 @figure("prediction", "prediction")

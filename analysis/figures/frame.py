@@ -66,6 +66,8 @@ BESIDE_LAST = 0.05
 # second they stand at powers of ten only.
 LESS_THAN_A_DECADE = 6
 SEVERAL_DECADES = 1000
+# Share of a logarithmic axis that is free at both of its ends.
+BEYOND_ENDS = 0.06
 # How the gid of an artist starts that carries the titles of its marks.
 TITLES = "titles:"
 
@@ -389,27 +391,25 @@ def value_axis(
     log: bool = False,
     least_top: float = 0.0,
     percent: bool = False,
-    whole: bool = False,
-    beyond: tuple[float, float] = (0.06, 0.06),
 ) -> None:
     """Set up an axis that holds all values.
 
-    It is linear, contains zero and goes at least to `least_top`; or it is logarithmic, with the shares
-    `beyond` of its length free at both ends. `percent`: its values are shares; `whole`: ticks are integers.
+    It is linear, contains zero and goes at least to `least_top`; or it is logarithmic. `percent`: its values
+    are shares.
     """
     known = values[np.isfinite(values)]
     if log:
         known = known[known > 0]
         low, high = float(known.min()), float(known.max())
         span = max(high / low, 1.5)
-        limits = (low / span ** beyond[0], high * span ** beyond[1])
+        limits = (low / span**BEYOND_ENDS, high * span**BEYOND_ENDS)
         ticks = (1.0,) if span > SEVERAL_DECADES else (1.0, 2.0, 5.0)
         near = MaxNLocator(5, steps=[1, 2, 5, 10])
         locator = near if span < LESS_THAN_A_DECADE else LogLocator(subs=ticks)
     else:
         bottom, top = 1.15 * known.min(initial=0.0), max(1.08 * known.max(initial=0.0), least_top)
         limits = (bottom, top if top > bottom else 1.0)
-        locator = MaxNLocator(7, steps=[1, 2, 5, 10], integer=whole)
+        locator = MaxNLocator(7, steps=[1, 2, 5, 10])
     axes.set(**{f"{which}scale": "log" if log else "linear", f"{which}lim": limits})
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(locator)
@@ -469,7 +469,7 @@ def write(
     )
 
 
-def end_labels(axes: Axes, labels: Sequence[Label], distance_px: float = LABEL_DISTANCE_PX) -> None:
+def end_labels(axes: Axes, labels: Sequence[Label]) -> None:
     """Write texts to the right of their points, moved apart where they would touch, inside the panel.
 
     Labels at about the same x are a column; their heights are the nearest that are a line apart.
@@ -488,4 +488,4 @@ def end_labels(axes: Axes, labels: Sequence[Label], distance_px: float = LABEL_D
         heights = nearest.clip(LOWEST_LABEL, HIGHEST_LABEL - steps[-1]) + steps
         for height, (*_, label) in zip(heights, column, strict=True):
             at = replace(label, y=float(height))
-            write(axes, at, (distance_px, 0), coordinates=("data", "axes fraction"))
+            write(axes, at, (LABEL_DISTANCE_PX, 0), coordinates=("data", "axes fraction"))

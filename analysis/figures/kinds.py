@@ -21,7 +21,6 @@ from analysis.figures.frame import (
     Label,
     Panel,
     end_labels,
-    in_panel,
     is_wide,
     on_workers,
     records,
@@ -32,8 +31,8 @@ from analysis.figures.frame import (
     write,
 )
 from analysis.figures.style import DASHED, DOTTED, PALETTE, SERIES_STYLES, Colour, shortened, text_width
-from analysis.study import NAN, SECONDS_PER_HOUR, Array, Names, bounded
-from analysis.text import Row, chart_number, chart_percent, first_of, unit_of
+from analysis.study import Array, Names, bounded
+from analysis.text import Row, chart_number, chart_percent, first_of
 
 # Labels at the ends of lines have so much room in every panel, so that axes side by side are of one width.
 LABELS_PX = 110
@@ -51,21 +50,11 @@ MOST_STACKS = 8
 BAR_WIDTH = 0.62
 # From this height on a part has room for its number.
 NUMBERED_PX = 15
-# Opacity of the line of the fewest workers; that of the most is opaque.
-FAINTEST = 0.35
-MOST_MARKED_STEPS = 12
-# Share of a panel's height within which two lines end at the same place.
-SAME_HEIGHT = 0.02
 # A row of a forest; a name that is longer is cut, and whole beside the pointer.
 ROW_PX = 22
 MOST_NAME_PX = 230
 # The axis of a forest reaches so many margins to each side.
 BEYOND_MARGIN = 1.6
-# From this ratio of the longest to the shortest time on, both axes of a cost are logarithmic.
-WIDE_COST_RATIO = 4
-# From a mark to the middle of its number, which does not touch another mark or number so far away.
-NUMBER_CENTRE_PX = (15, 11)
-FREE_PX = 12
 
 
 def sideways(axes: Axes, px: float) -> Transform:
@@ -306,62 +295,6 @@ class Stack(Chart):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve(Chart):
-    """A quantity in the course of training: the median of each point thick, some of its runs thin.
-
-    rows    medians, with the columns POINT, step, `x` and `y`; `runs` has the column run, too
-    x       column and `x_label` name of the other axis
-    log     which axes are logarithmic
-    target  a value with a line of its own; NaN without one
-    """
-
-    runs: pd.DataFrame
-    x: str
-    x_label: str
-    log: str = ""
-    least_top: float = 0.0
-    target: float = NAN
-    by: tuple[str, ...] = ("options", "framework")
-
-    def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:
-        """Draw a line for every point; the axes are those of all frameworks under these options."""
-        both = pd.concat([self.rows, self.runs])
-        shown = both.loc[both["options"] == series[0].options, [self.x, self.y]].to_numpy(dtype=np.float64)
-        axes.set_xlabel(self.x_label)
-        value_axis(axes, "x", shown[:, 0], log="x" in self.log, whole=self.x == "trained")
-        value_axis(axes, "y", shown[:, 1], log="y" in self.log, least_top=self.least_top, beyond=(0.14, 0.06))
-        if np.isfinite(self.target):
-            axes.axhline(self.target, color=Colour.MUTED, linewidth=1.2, linestyle=DASHED, zorder=1)
-            text = f"target {chart_number(self.target, '.2f')}"
-            target = Label(0.01, self.target, text, Colour.MUTED, bold=False)
-            write(axes, target, (1, 3), coordinates=("axes fraction", "data"))
-        tips: dict[tuple[float, int], list[Label]] = {}
-        for each in series:
-            for tip in self._draw_series(axes, each):
-                x, height = in_panel(axes, tip.x, tip.y)
-                tips.setdefault((round(x, 1), round(height / SAME_HEIGHT)), []).append(tip)
-        texts = [", ".join(dict.fromkeys(tip.text for tip in group)) for group in tips.values()]
-        groups = zip(tips.values(), texts, strict=True)
-        end_labels(axes, [replace(group[0], text=text) for group, text in groups], distance_px=8)
-
-    def _draw_series(self, axes: Axes, series: DrawnSeries) -> Iterator[Label]:
-        """Draw a line for every point, more workers stronger, its runs thin; yield their labels."""
-        points = list(series.rows(self.rows).groupby("workers"))
-        for number, (workers, median) in enumerate(points, start=1):
-            alpha = FAINTEST + (1 - FAINTEST) * number / len(points)
-            for name, run in series.rows(self.runs[self.runs["workers"] == workers]).groupby("run"):
-                thin = series.look(marker="", linestyle="-", linewidth=0.8, alpha=0.4 * alpha)
-                (line,) = axes.plot(run[self.x], run[self.y], **thin)
-                title_marks(line, [str(name)])
-            marker = series.style.marker if len(median) <= MOST_MARKED_STEPS else None
-            look = series.look(marker=marker, markersize=4, markeredgewidth=0, alpha=alpha)
-            (line,) = axes.plot(median[self.x], median[self.y], **look)
-            title_marks(line, [f"{series.name} {on_workers(int(str(workers)))}: the median of its runs"])
-            for last in records(median, self.y)[-1:]:
-                yield Label(last[self.x], last[self.y], str(workers), series.style.text_colour)
-
-
-@dataclass(frozen=True, kw_only=True)
 class ShareCurve(Chart):
     """A quantity against the column pixel_share, with bands."""
 
@@ -457,74 +390,3 @@ class Forest(Chart):
         is_named = any(name for _, name in self.lines)
         for text, (_, name) in zip(axes.get_yticklabels(), self.lines, strict=True):
             text.set_fontweight("bold" if is_named and not name else "normal")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CostChart(Chart):
-    """Seconds against worker-hours: the points that no other beats in both are filled and joined.
-
-    rows  POINT, `seconds` and `hours` with their intervals, pareto, and pareto_of, what both are of
-    """
-
-    y: str = "seconds"
-
-    def panel(self, series: Sequence[DrawnSeries]) -> Panel:
-        """Return a panel that says what its time and cost are of."""
-        of = series[0].rows(self.rows)["pareto_of"].iloc[0]
-        return replace(super().panel(series), title=f"{self.title}: {of}")
-
-    def fact(self, row: Row) -> str:
-        """Return time and worker-hours."""
-        hours = f"{chart_number(row['hours'])} worker-hours"
-        return f"{chart_number(row['seconds'])} s, {hours} {on_workers(row['workers'])}"
-
-    def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:
-        """Draw the points of one set of options, in the units that read best."""
-        rows = self.rows[self.rows["options"] == series[0].options].copy()
-        log = bool(rows["seconds"].max() >= WIDE_COST_RATIO * rows["seconds"].min())
-        names = []
-        for column, seconds in (("seconds", 1.0), ("hours", SECONDS_PER_HOUR)):
-            size, name = unit_of(rows[column] * seconds, is_long=True)
-            columns = bounded(column)
-            rows[columns] *= seconds / size
-            names.append(name)
-            values = rows[columns].to_numpy(dtype=np.float64)
-            value_axis(axes, "x" if column == "hours" else "y", values, log=log, beyond=(0.12, 0.12))
-        axes.set(ylabel=names[0], xlabel=f"worker-{names[1]}")
-        front = rows[rows["pareto"]].sort_values("hours")
-        band: dict[str, Any] = {"linewidth": 9, "alpha": 0.2, "zorder": 1, "solid_capstyle": "round"}
-        axes.plot(front["hours"], front["seconds"], color=Colour.MUTED, **band)
-        for each in series:
-            own, colour = each.rows(rows), each.style.colour
-            axes.plot(own["hours"], own["seconds"], **each.look(marker="", linewidth=1.2, alpha=0.5))
-            axes.vlines(own["hours"], own["seconds_low"], own["seconds_high"], color=colour, linewidth=1.6)
-            axes.hlines(own["seconds"], own["hours_low"], own["hours_high"], color=colour, linewidth=1.6)
-            for filled, part in own.groupby("pareto"):
-                look = each.look(filled=bool(filled), linestyle="none")
-                (marks,) = axes.plot(part["hours"], part["seconds"], **look)
-                titles = []
-                for row in records(part, "seconds"):
-                    time = f"{chart_number(row['seconds'])} {axes.get_ylabel()}"
-                    price = f"{chart_number(row['hours'])} {axes.get_xlabel()}"
-                    titles.append(f"{each.name} {on_workers(row['workers'])}: {time}, {price}")
-                title_marks(marks, titles)
-        self._number_points(axes, rows, series)
-
-    def _number_points(self, axes: Axes, rows: pd.DataFrame, series: Sequence[DrawnSeries]) -> None:
-        """Write the workers beside each mark: native DDP's below to the left, Horovod's above to the right.
-
-        A number that would lie on another mark or number stands on the other side, or else is left out.
-        """
-        size = np.array([PLOT_WIDTH_PX, PLOT_HEIGHT_PX])
-        taken = [size * in_panel(axes, row["hours"], row["seconds"]) for row in rows.to_dict("records")]
-        for each in series:
-            side = -1 if each.framework == "pytorch_native" else 1
-            for row in each.rows(rows).to_dict("records"):
-                mark = size * in_panel(axes, row["hours"], row["seconds"])
-                for away in (side, -side):
-                    place = mark + away * np.array(NUMBER_CENTRE_PX)
-                    if all(np.abs(place - other).max() > FREE_PX for other in taken):
-                        taken.append(place)
-                        at = (row["hours"], row["seconds"], str(row["workers"]))
-                        write(axes, Label(*at, each.style.text_colour), (8 * away, 5 * away))
-                        break

@@ -152,7 +152,7 @@ def _cost_light(study: Study, best: Candidate) -> Light:
         return "unknown"
     if study.criteria.target_iou is None:
         return "none"
-    return "good" if best.row["pareto"] and best.row["learned"] != "no" else "caution"
+    return "caution" if math.isnan(best.row["seconds_to_target"]) else "good"
 
 
 def _headline(advice: Recommendation, context: dict[str, object]) -> str:

@@ -337,8 +337,6 @@ TABLES = (
         worker_hours_to_target ± |
         node_hours_to_target ± |
         runs_to_target | how many runs reached it
-        pareto | no other point with these options is as fast and as cheap
-        pareto_of | which time and cost the Pareto set is of
         """,
         "", "cost", "Time and cost of every point"),
     Table("strategies.csv", lambda report: report.strategies, _POINT + """

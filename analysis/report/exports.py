@@ -1,4 +1,4 @@
-"""The files of a report for other programs, for papers and proposals: JSON, LaTeX, BibTeX and Markdown.
+"""The files of a report for other programs, for papers and proposals: JSON, LaTeX and Markdown.
 
 And where its runs come from, and how to have them again: a study file put together from them.
 """
@@ -8,8 +8,6 @@ import json
 import math
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -23,20 +21,19 @@ from analysis.options import TASK_SWITCHES
 from analysis.report.columns import table_of
 from analysis.report.tables import Column, integer_column, number_column, point_keys, text_column
 from analysis.stats import coverage
-from analysis.study import NAMES, POINT, Score, Study
+from analysis.study import NAMES, Score, Study
 from analysis.text import (
     UNKNOWN,
     Row,
     clean,
     count,
     labelled,
-    listed,
     percent,
     repeats_text,
     sentence,
     with_restriction,
 )
-from unet_scaling import CODE_FOLDER, IS_CLONE, PROJECT
+from unet_scaling import PROJECT
 from unet_scaling.study.config import ALL_FRAMEWORKS, SHARED_TABLES, TASK_OPTIONS, RunConfig
 from unet_scaling.study.options import OPTION_TABLES, TaskOptions
 from unet_scaling.study.study_file import PATH_KEYS
@@ -96,57 +93,27 @@ def _ends(times: Iterable[str]) -> tuple[str, ...]:
     return tuple(clean(time) for time in dict.fromkeys((ordered[0], ordered[-1])))
 
 
-@dataclass(frozen=True)
-class Reproduction:
-    """A study file that gives the runs again, the commands, and what the file cannot say."""
-
-    study_file: str
-    commands: tuple[str, ...]
-    remarks: tuple[str, ...]
-
-
-def reproduction(study: Study) -> Reproduction | None:
+def reproduction(study: Study) -> tuple[str, tuple[str, ...]] | None:
     """Return the study file of the used runs and the commands; None for logs that carry no headers.
 
     The product of the file's axes may hold points that were not used here: runs that failed, or were
-    refused. A remark says how many. Paths in the project are relative to it; others stay as they are, so that
-    the file goes on with the runs, with a remark for other machines.
+    refused. Paths in the project are relative to it; others stay as they are.
     """
     configs = [header.config for header in study.headers.values()]
     if not configs:
         return None
-    axes = _axes(configs)
     file = study_file_name(study)
     again = f"submit {file} --cluster {NO_CLUSTER_FILE}" if is_of_slurm(study) else f"run {file}"
     commands = (f"{PASTED} {again}", f"{PASTED} report logs/{configs[0].study}")
-    remarks = (*_remarks(configs, axes), *_places(study))
     asked = study.criteria.model_dump(exclude_defaults=True)
     criteria = {study.score.key(key): value for key, value in asked.items()}
-    return Reproduction(_study_file(configs, axes, criteria), commands, remarks)
+    return _study_file(configs, _axes(configs), criteria), commands
 
 
 def study_file(study: Study) -> dict[str, bytes]:
     """Return the study file that the commands name, by its name; none for logs without headers."""
     again = reproduction(study)
-    return {} if again is None else {study_file_name(study): again.study_file.encode()}
-
-
-def _places(study: Study) -> Iterator[str]:
-    """Yield what the commands and paths of this machine leave to the reader."""
-    configs = [header.config for header in study.headers.values()]
-    task = configs[0].task
-    if task.file is not None:
-        yield f"task.file has the SHA-256 {task.sha256}; elsewhere, give the path that it has there"
-    if is_of_slurm(study):
-        yield f"the records do not name the cluster file: {NO_CLUSTER_FILE} stands for yours"
-    paths = {key: [getattr(getattr(config, key[0]), key[1]) for config in configs] for key in PATH_KEYS}
-    outside = [
-        f"{table}.{key}"
-        for (table, key), each in paths.items()
-        if any(path and Path(path).is_absolute() and not Path(path).is_relative_to(PROJECT) for path in each)
-    ]
-    if outside:
-        yield f"{listed(outside)}: the runs read a place outside the project; elsewhere, put your own there"
+    return {} if again is None else {study_file_name(study): again[0].encode()}
 
 
 def _axes(configs: Sequence[RunConfig]) -> Axes:
@@ -191,7 +158,9 @@ def _study_file(configs: Sequence[RunConfig], axes: Axes, criteria: Mapping[str,
     }
     for (table, key), values in axes.items():
         known = [value for value in values if value is not None]
-        tables[table].append(f"{key} = {_toml(known if len(values) > 1 else known[0])}")
+        once_more = "  # TOML has no word for the default: run once more without this key"
+        default = once_more if None in values else ""
+        tables[table].append(f"{key} = {_toml(known if len(values) > 1 else known[0])}{default}")
     tables["criteria"] = [f"{key} = {_toml(value)}" for key, value in criteria.items()]
     for table, options in tables.items():
         lines += ["", f"[{table}]", *options] if options else []
@@ -201,27 +170,6 @@ def _study_file(configs: Sequence[RunConfig], axes: Axes, criteria: Mapping[str,
 def _toml(value: object) -> str:
     """Return a value in TOML; its strings, numbers and arrays are written as JSON writes them."""
     return json.dumps(value, ensure_ascii=True)
-
-
-def _remarks(configs: Sequence[RunConfig], axes: Axes) -> Iterable[str]:
-    unset = sorted(f"{table}.{key}" for (table, key), values in axes.items() if None in values)
-    if unset:
-        yield f"TOML cannot write a default in a list: run once more without {', '.join(unset)}"
-    if len({config.seed - config.repeat for config in configs}) > 1:
-        yield "the seeds do not count up with the repeats: more than one study file was used"
-    # The product of the axes of each framework.
-    points = sum(
-        math.prod(
-            len(values)
-            for (table, _), values in axes.items()
-            if table in (*TASK_TABLES, *SHARED_TABLES, framework)
-        )
-        for framework in {config.framework for config in configs}
-    )
-    repeats = max(config.repeat for config in configs)
-    asked = points * len({config.workers for config in configs}) * repeats
-    if asked > len(configs):
-        yield f"the file asks for {asked} runs; {len(configs)} of them are used here"
 
 
 # Counted up when a key is removed, renamed or changes its meaning; new keys may come at any time.
@@ -243,23 +191,18 @@ _SPECIAL = {
     "[": "{[}",
     "]": "{]}",
     "*": "{*}",
-    # BibTeX counts braces, also behind a backslash.
     "{": r"\textbraceleft{}",
     "}": r"\textbraceright{}",
     UNKNOWN: "--",
 } | {character: f"\\{character}" for character in "&%$#_"}
 _TO_ESCAPE = re.compile("|".join(map(re.escape, _SPECIAL)))
-# The one place that says how the software and the study it starts from are cited.
-CITATION_NAME = "CITATION.cff"
-_FIELD = re.compile(r'^ *(?:- )?([a-z-]+): *"?(.+?)"?$', re.MULTILINE)
 
 
 def export_files(report: Report) -> dict[str, bytes]:
-    """Return the contents of summary.json, summary.tex and citation.bib, by file name."""
+    """Return the contents of summary.json and summary.tex, by file name."""
     return {
         "summary.json": summary_json(report).encode(),
         "summary.tex": summary_latex(report).encode(),
-        "citation.bib": citation_bibtex(report.study.subject).encode(),
     }
 
 
@@ -404,47 +347,6 @@ def _latex_row(cells: Iterable[object]) -> str:
     return f"    {' & '.join(map(latex_escaped, cells))} \\\\"
 
 
-def citation_bibtex(study: Study) -> str:
-    """Return the entries as BibTeX: this software, with its version and the commits that the records name.
-
-    Older logs have that of the study whose logs they are, too. Raises OSError where CITATION.cff is missing.
-    """
-    if IS_CLONE:
-        text = (CODE_FOLDER / CITATION_NAME).read_text()
-    else:
-        text = metadata.distribution("unet-scaling").read_text(f"licenses/{CITATION_NAME}") or ""
-    software, _, references = text.partition("\nreferences:\n")
-    values = dict(_FIELD.findall(software))
-    commits = dict.fromkeys(
-        f"commit {header.commit[:10]}{' with uncommitted changes' if header.dirty else ''}"
-        for header in study.headers.values()
-        if header.commit
-    )
-    version = ", ".join([f"Version {values['version']}", *commits, values["license"]])
-    entries = [_bibtex_entry("unet-scaling", software, version)]
-    if not study.provenance_known:
-        note = "The published study whose layout of logs this report reads"
-        entries.append(_bibtex_entry("pytorch-unet-scaling", references.split("\n  - ")[0], note))
-    return "\n".join(entries)
-
-
-def _bibtex_entry(key: str, block: str, note: str) -> str:
-    values = dict(_FIELD.findall(block))
-    people = _FIELD.findall(block.partition("authors:")[2])
-    names = [value for name, value in people if name in ("name", "family-names", "alias")]
-    authors = ["others" if name == "and others" else name for name in names]
-    fields = {
-        "author": " and ".join(f"{{{latex_escaped(name)}}}" for name in authors),
-        "title": f"{{{latex_escaped(values['title'])}}}",
-        "url": values.get("repository-code", ""),
-        "note": latex_escaped(note),
-    }
-    lines = "".join(f"  {name} = {{{value}}},\n" for name, value in fields.items() if value)
-    return f"@misc{{{key},\n{lines}}}\n"
-
-
-# Numbers of trainings whose worker-hours an application for compute time may ask for.
-TRAININGS = (1, 10, 100)
 MARKUP = re.compile(r"[\\`*_{}<>#|$!]")
 
 
@@ -490,26 +392,7 @@ def _tile_line(tile: Tile) -> str:
 
 
 def _request(report: Report) -> Iterator[str]:
-    """Yield what an application for compute time asks for, and what is expected at counts not measured."""
-    advised = {(each.options, each.workers): each.framework for each in report.recommendations}
-    rows = report.points.merge(report.cost, on=POINT, suffixes=("", "_of_cost")).to_dict("records")
-    # Where the frameworks do not differ, each of them is recommended.
-    chosen = [
-        row for row in rows if advised.get((row["options"], row["workers"]), "") in (row["framework"], None)
-    ]
-    if chosen and not report.study.kind.unlearned:
-        hours = [
-            number_column(
-                f"worker-hours, {count(number, 'training')}",
-                "worker_hours",
-                "~3",
-                scale=1 / number,
-                bounded=False,
-            )
-            for number in TRAININGS
-        ]
-        yield "What to ask for (trainings that you plan, times the worker-hours of one):"
-        yield _column_table([*point_keys(report.study), *hours], chosen)
+    """Yield up to which count a series is efficient, and what is expected at counts not measured."""
     if report.request_sentences:
         yield "## Requesting compute time"
         yield bullets(map(sentence, report.request_sentences))

@@ -175,14 +175,13 @@ def sections(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> It
         "strategies": compared and len(report.strategies),
         "budget": speed,
         "cost": speed and learns,
-        "loss": speed and learns,
         "request": report.request_sentences,
         "prediction": compared and len(report.extrapolation.predictions) + len(report.scores),
         "fairness": True,
         "left-out": len(study.all_left_out),
         "notes": _notes_beside(report),
     }
-    is_open = dict.fromkeys(("cost", "loss", "request", "prediction", "notes"), False)
+    is_open = dict.fromkeys(("cost", "request", "prediction", "notes"), False)
     is_open |= {"budget": bool(report.diagnoses), "fairness": bool(report.doubts)}
     is_open |= {"left-out": len(study.all_left_out) <= MOST_REMARKS}
     for name in (name for name, is_there in shown.items() if is_there):
@@ -261,11 +260,6 @@ def _iou(report: Report) -> Values:
 def _marks(rows: pd.DataFrame) -> dict[str, list[int]]:
     """Return the worker counts by whether their IoU is not inferior."""
     return {str(mark): list(of["workers"]) for mark, of in rows.groupby("non_inferior", sort=False)}
-
-
-def _loss(report: Report) -> Values:
-    losses = list(report.study.runs.groupby("workers")["loss"].median().dropna().items())
-    return {"ends": losses if len(losses) < 2 else [losses[0], losses[-1]]}
 
 
 def _cost(report: Report) -> Values:
@@ -368,7 +362,6 @@ _VALUES: Mapping[str, Callable[[Report], Values]] = {
     "budget": _budget,
     "iou": _iou,
     "cost": _cost,
-    "loss": _loss,
     "request": lambda report: {"remarks": report.request_sentences[1:MOST_REMARKS]},
     "prediction": _prediction,
     "played": _played,

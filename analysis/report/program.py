@@ -2,7 +2,6 @@
 
 import argparse
 import gc
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,7 +18,7 @@ from analysis.csv_table import load_csv
 from analysis.figures.catalogue import FIGURES
 from analysis.figures.frame import Inputs
 from analysis.figures.svg import DrawnFigure, picture
-from analysis.findings.decide import Kind, decide
+from analysis.findings.decide import Kind
 from analysis.load import load_study
 from analysis.older import arm_names, epoch_work, load_reference
 from analysis.processes import parallel_map
@@ -38,15 +37,8 @@ from analysis.text import clean, labelled
 from unet_scaling.study.console import CleanConsole
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
 from unet_scaling.study.files import READABLE, write_atomically
-from unet_scaling.study.record import RECORD_NAME
-from unet_scaling.study.repeats import REPEATS_NAME
-from unet_scaling.study.run_state import run_state
-from unet_scaling.study.study_file import STUDY_NAME, list_run_folders, recorded_study
-from unet_scaling.study.texts import count
 
 PAGE_NAME = "report.html"
-# Of figures and tables on what a training gives.
-LEARNED_SECTIONS = ("iou", "loss", "cost")
 
 
 def write_report(report: Report, folder: Path) -> list[Path]:
@@ -115,8 +107,6 @@ def _drawn(inputs: Inputs, name: str) -> DrawnFigure | None:
     figure, study = FIGURES[name], inputs.study
     if study.runs.empty and figure.section != "saliency" and (study.played is None or name != "quality"):
         return None
-    if figure.section in LEARNED_SECTIONS and study.kind.unlearned:
-        return None
     charts = figure.known(inputs)
     if not charts:
         return None
@@ -126,16 +116,10 @@ def _drawn(inputs: Inputs, name: str) -> DrawnFigure | None:
     return picture(panels, study.score.key(name), figure.caption(inputs, charts), alternative)
 
 
-# A change of these makes another report.
-WATCHED = (STUDY_NAME, REPEATS_NAME, f"*/{RECORD_NAME}")
-
-
 def report_study(options: argparse.Namespace) -> int:
-    """Report on the records of a study, with --watch again and again; on older logs, or on a table."""
+    """Report on the records of a study, on older logs, or on a table."""
     source: Path = options.study or options.reference or Path()
     folder = options.output or source / "report"
-    if options.watch:
-        return watch(source, folder, options.watch)
     if options.csv:
         study = load_csv(options.csv, dict(options.column), options.weak)
     elif options.reference:
@@ -156,46 +140,6 @@ def report_study(options: argparse.Namespace) -> int:
     print_report(report, folder=folder)
     print(f"\nreport: {folder}")
     return EXIT_OK
-
-
-def watch(study: Path, folder: Path, seconds: int) -> int:
-    """Write the report again whenever a record has changed, looking every so many seconds.
-
-    Ends with 0 when no further change is to come, or at Ctrl-C; the last report stays.
-    """
-    print(f"writing {folder / PAGE_NAME} whenever a record changes; Ctrl-C ends this, and keeps the report")
-    seen = None
-    try:
-        while True:
-            stats = [path.stat() for pattern in WATCHED for path in sorted(study.glob(pattern))]
-            now = [(each.st_size, each.st_mtime_ns) for each in stats]
-            if now != seen and no_more_to_come(study, folder):
-                return EXIT_OK
-            seen = now
-            time.sleep(seconds)
-    except KeyboardInterrupt:
-        print("ended; the report stays as it is")
-    return EXIT_OK
-
-
-def no_more_to_come(study: Path, folder: Path) -> bool:
-    """Write the report as of now; return whether every run has ended and no repeat is to come."""
-    recorded = recorded_study(study)
-    folders = [study / each.run for each in recorded.configs()] if recorded else []
-    states = [run_state(each).state for each in folders or list_run_folders(study)]
-    loaded = load_study(study)
-    report = make_report(replace(loaded, output=folder)) if len(loaded.subject.runs) else None
-    if report:
-        write_report(report, folder)
-    complete = states.count("complete")
-    written = "report written" if report else "no report without one"
-    progress = f"{complete} of {count(len(states), 'run')} complete"
-    print(f"{time.strftime('%H:%M:%S')} {progress}; {written}", flush=True)
-    if complete < len(states):
-        # No repeat is added to a study with a run that diverged, nor can that run change.
-        return set(states) <= {"complete", "diverged"}
-    until = loaded.until
-    return report is None or until is None or not decide(report.study, report.comparisons, until).goes_on
 
 
 # So wide that no number of the table is cut.
