@@ -30,7 +30,6 @@ from analysis.study import GPU_COLUMNS, NAN, POINT, SECONDS_PER_HOUR, SERIES, Ar
 NO_BASELINE = "speed-up: no run on 1 worker"
 # Of a point without a baseline: no row has this number.
 NONE = -1
-CLOCK = "training seconds only: without start, evaluation and checkpoints"
 # Targets are multiples of 0.01: finer ones would differ between studies for no reason.
 STEPS_OF_IOU = 100
 # Of such a step: 0.58 - 0.01 is a little less than 0.57.

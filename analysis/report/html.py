@@ -4,26 +4,22 @@ import base64
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from analysis.assemble import Report
-from analysis.contrast import NATIVE_FASTER
 from analysis.figures.svg import DrawnFigure
 from analysis.findings.answer import Answer
 from analysis.findings.decide import Kind
 from analysis.forecast import score_notes
-from analysis.played import kinds_of
-from analysis.points import CLOCK
 from analysis.report.columns import TABLES, grids, shared_reasons
 from analysis.report.exports import origin_line, origins, reproduction
 from analysis.report.tables import Grid, words_of
 from analysis.saliency import Areas, areas_of, gain
 from analysis.stats import CONFIDENCE, FEWEST_REPEATS, coverage
 from analysis.strategies import strategy_sentence
-from analysis.study import NAMES, POINT, SERIES, Explained, Study
+from analysis.study import POINT, Explained, Study
 from analysis.text import (
     Row,
     chart_number,
@@ -184,22 +180,16 @@ def sections(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> It
     is_open = dict.fromkeys(("cost", "request", "prediction", "notes"), False)
     is_open |= {"budget": bool(report.diagnoses), "fairness": bool(report.doubts)}
     is_open |= {"left-out": len(study.all_left_out) <= MOST_REMARKS}
+    levels = sorted({percent(level, 0) for level in report.comparisons["coverage"].dropna()})
     for name in (name for name, is_there in shown.items() if is_there):
-        said = _said(report, name, {"seen": seen} | (_VALUES[name](report) if name in _VALUES else {}))
+        title, lead = lines("sections", section=name, study=study, report=report, levels=levels)
+        found = [sentence(text) for text in (FOUND[name](report) if name in FOUND else ())]
+        said = title, lead, next(iter(found), ""), found[1 : 1 + MOST_REMARKS]
         key, tables = study.score.key(name), grids(report, name)
         gallery = _gallery(report) if name == "saliency" else None
         if name == "seen":
             gallery = {"run": "", "rows": seen}
         yield Section(key, *said, is_open.get(name, True), figures.get(name, ()), tables, gallery)
-
-
-def _said(report: Report, name: str, values: Values) -> tuple[str, str, str, list[str]]:
-    """Return title, lead, conclusion and remarks."""
-    remarks = map(sentence, values.pop("remarks", []))
-    title, lead, conclusion, *further = lines(
-        "sections", section=name, report=report, study=report.study, series=partial(_series, report), **values
-    )
-    return title, lead, conclusion, [*further, *remarks]
 
 
 def which_framework(report: Report, answer: Answer) -> str:
@@ -210,7 +200,7 @@ def which_framework(report: Report, answer: Answer) -> str:
         return ""
     if slower and slower not in answer.headline:
         return sentence(slower)
-    return _said(report, "against", _against(report, compared))[2]
+    return sentence(outcomes_of(compared))
 
 
 def _series(report: Report, row: Mapping[Any, Any]) -> str:
@@ -218,66 +208,30 @@ def _series(report: Report, row: Mapping[Any, Any]) -> str:
     return series_name(row, report.study.names) + (f" ({row['options']})" if row["options"] else "")
 
 
-def _against(report: Report, compared: pd.DataFrame) -> Values:
-    """Return the worker counts of each outcome, by the options and knobs in which comparisons differ."""
-    labels = [name for name in ("options", "native_knobs", "horovod_knobs") if compared[name].nunique() > 1]
-    found: dict[str, dict[str, list[int]]] = {}
-    for row in compared.to_dict("records"):
-        label = ", ".join(filter(None, (row[name] for name in labels)))
-        label = f"with {label}" if label else ""
-        found.setdefault(label, {}).setdefault(row["outcome"], []).append(row["workers"])
-    levels = sorted({percent(level, 0) for level in report.comparisons["coverage"].dropna()})
-    number_of = count(len(report.comparisons), "comparison")
-    said = f"{listed(levels)} intervals, corrected for {number_of}." if levels else "No intervals."
-    return {"found": found, "sizes": compared.groupby("outcome", sort=False).size().to_dict(), "levels": said}
+def outcomes_of(compared: pd.DataFrame) -> str:
+    """Return on which workers each outcome of these comparisons is, of several series in how many of them."""
+    if compared.empty:
+        return "the frameworks have no worker count in common"
+    is_one_series = not compared["workers"].duplicated().any()
+    parts = []
+    for outcome, rows in compared.groupby("outcome", sort=False):
+        most = count(int(rows["workers"].max()), "worker")
+        workers = f"on {', '.join([*map(str, rows['workers'][:-1]), most])}"
+        share = f"in {len(rows)} of {count(len(compared), 'comparison')}"
+        parts.append(f"{outcome!s} {workers if is_one_series else share}")
+    return ", ".join(parts)
 
 
-def _budget(report: Report) -> Values:
-    has_budget = len(report.budget) > 0
-    return {
-        "first": dict(vars(report.diagnoses[0]).items()) if report.diagnoses else None,
-        "has_budget": has_budget,
-        "note": next(iter(report.budget_notes), ""),
-        "remarks": report.budget_notes[:MOST_REMARKS] if has_budget else [],
-    }
+def _budget(report: Report) -> list[str]:
+    largest = [
+        f"largest loss: {_series(report, vars(first))} on {count(first.workers, 'worker')}: {first.finding}"
+        for first in report.diagnoses[:1]
+    ]
+    return [*largest, *report.budget_notes]
 
 
-def _iou(report: Report) -> Values:
-    judged = report.iou[report.iou["workers"] > 1]
-    by_series = judged.groupby(SERIES, sort=False)
-    found = {_series(report, rows.iloc[0].to_dict()): _marks(rows) for _, rows in by_series}
-    if len({str(marks) for marks in found.values()}) == 1:
-        found = {"": next(iter(found.values()))}
-    return {
-        "found": list(found.items()),
-        "points": judged["non_inferior"].value_counts().to_dict(),
-        "margins": sorted(report.iou["margin"].unique()),
-        "images": sorted(report.study.runs["test_images"].dropna().unique()),
-        "shared": shared_reasons(report),
-    }
-
-
-def _marks(rows: pd.DataFrame) -> dict[str, list[int]]:
-    """Return the worker counts by whether their IoU is not inferior."""
-    return {str(mark): list(of["workers"]) for mark, of in rows.groupby("non_inferior", sort=False)}
-
-
-def _cost(report: Report) -> Values:
-    known = report.cost.dropna(subset=["training_seconds", "worker_hours"])
-    least = []
-    for column, what in (("training_seconds", "fastest training"), ("worker_hours", "cheapest")):
-        rows = known.sort_values(column).to_dict("records")
-        # The least only where its interval is below all others.
-        is_shown = len(rows) > 1 and all(rows[0][f"{column}_high"] < row[f"{column}_low"] for row in rows[1:])
-        least += [(what, is_shown, rows[0])] if rows else []
-    return {"least": least, "clock": CLOCK, "remarks": report.targets}
-
-
-def _prediction(report: Report) -> Values:
-    predicted = report.extrapolation.predictions
-    errors = predicted.loc[predicted["held_out"].astype(bool), "error"].abs().dropna()
-    notes = [*score_notes(report.scores), *report.extrapolation.notes][:MOST_REMARKS]
-    return {"errors": errors, "remarks": notes}
+def _prediction(report: Report) -> list[str]:
+    return [*score_notes(report.scores), *report.extrapolation.notes]
 
 
 def _notes_beside(report: Report) -> list[str]:
@@ -286,18 +240,16 @@ def _notes_beside(report: Report) -> list[str]:
     return [note for note in report.notes if note not in beside]
 
 
-def _played(report: Report) -> Values:
-    found = [labelled(options, text) for options, text in report.played.sentences.items()]
-    plan = report.played.plan
-    reasons = dict.fromkeys(reason for why in plan["why"] if why for reason in why.split("; "))
-    return {
-        "margins": sorted(report.played.points["margin"].unique()),
-        "conclusion": report.played.compared_options or next(iter(found), ""),
-        "kinds": kinds_of(report.played.kept) if report.played.kept else "",
-        "found": [*found, *report.played.notes],
-        "has_plan": plan["seconds_to_target"].notna().any(),
-        "remarks": list(reasons),
-    }
+def _played(report: Report) -> list[str]:
+    played = report.played
+    found = [labelled(options, text) for options, text in played.sentences.items()]
+    reasons = dict.fromkeys(reason for why in played.plan["why"] if why for reason in why.split("; "))
+    return [*filter(None, [played.compared_options]), *found, *played.notes, *reasons]
+
+
+def _fairness(report: Report) -> list[str]:
+    met = int((report.fairness["mark"] == "yes").sum())
+    return [f"{met} of {count(len(report.fairness), 'requirement')} met"]
 
 
 def _gallery(report: Report) -> Values | None:
@@ -345,28 +297,19 @@ def _source(explained: Explained, file: SaliencyFile | None) -> str:
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
-_VALUES: Mapping[str, Callable[[Report], Values]] = {
-    "points": lambda report: {
-        "best": report.points.sort_values("throughput", ascending=False).to_dict("records")[0],
-        "has_speedup": report.points.loc[report.points["workers"] > 1, "speedup"].notna().any(),
-    },
-    "against": lambda report: _against(report, report.comparisons),
-    "frameworks": lambda report: {
-        "slower": [
-            NAMES[row["framework"]]
-            for row in report.wrappers.drop_duplicates(["framework", "outcome"]).to_dict("records")
-            if row["outcome"] == NATIVE_FASTER
-        ]
-    },
-    "strategies": lambda report: {"found": strategy_sentence(report.study, report.strategies)},
+# What each section finds; the others have tables and figures alone.
+FOUND: Mapping[str, Callable[[Report], Sequence[str]]] = {
+    "against": lambda report: [outcomes_of(report.comparisons)],
+    "strategies": lambda report: [strategy_sentence(report.study, report.strategies)],
     "budget": _budget,
-    "iou": _iou,
-    "cost": _cost,
-    "request": lambda report: {"remarks": report.request_sentences[1:MOST_REMARKS]},
+    "iou": shared_reasons,
+    "cost": lambda report: report.targets,
+    "request": lambda report: report.request_sentences,
     "prediction": _prediction,
     "played": _played,
-    "saliency": lambda report: {"found": [*report.saliency.warnings, *report.saliency.sentences]},
-    "notes": lambda report: {"remarks": _notes_beside(report), "notes": len(_notes_beside(report))},
+    "saliency": lambda report: [*report.saliency.warnings, *report.saliency.sentences],
+    "fairness": _fairness,
+    "notes": _notes_beside,
 }
 
 
