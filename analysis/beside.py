@@ -10,14 +10,14 @@ Format history
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import numpy as np
 import pandas as pd
-from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, FiniteFloat, PositiveInt, model_validator
 
 from analysis.options import guard_defaults
 from analysis.records import name_of
@@ -40,7 +40,6 @@ from unet_scaling.study.validation import Digest, StrictModel
 
 PREDICTIONS_FOLDER = "predictions"
 UTC_FORM = "%Y-%m-%dT%H%M%SZ"
-AVERAGE = "average"
 UNMEASURED = "not measured yet"
 # In place of a start that is not known.
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -173,14 +172,6 @@ class Estimate(StrictModel):
         return {f"{name}{end}": NAN if value is None else value for end, value in values.items()}
 
 
-class ModelEstimate(StrictModel):
-    """What one of several models said, in files of older code; `weight` is its share in the average."""
-
-    model: str
-    weight: Annotated[FiniteFloat, Field(ge=0, le=1)]
-    step_seconds: Estimate
-
-
 class PredictedPoint(StrictModel):
     """One point that was not measured. `series_sha256` names its options whatever else the study varies."""
 
@@ -194,11 +185,10 @@ class PredictedPoint(StrictModel):
     step_seconds: Estimate
     throughput: Estimate
     linear: Estimate = Field(description="throughput if every worker kept the speed of one: b/N")
-    models: list[ModelEstimate] = Field(
-        default=[], description="in files of older code, which averaged several"
-    )
-    held_out: NonNegativeInt = Field(default=0, description="counts at which the skill of several was seen")
-    absent: dict[str, str] = Field(default={}, description="why one of several said nothing")
+    # In files of older code, which averaged several models; not read.
+    models: list[dict[str, object]] = Field(default=[])
+    held_out: int = 0
+    absent: dict[str, str] = Field(default={})
     remarks: list[str]
 
 
@@ -274,8 +264,7 @@ def series_sha256(config: RunConfig) -> str:
 def read_forecasts(folder: Path, study: Study) -> tuple[pd.DataFrame, list[str]]:
     """Return FORECAST_COLUMNS of every prediction file of a study, and the files that cannot be read.
 
-    `unscored` says why a prediction is not held against the runs; empty where it is. A row of the average
-    and, where there are several, of each model.
+    `unscored` says why a prediction is not held against the runs; empty where it is.
     """
     files: dict[str, PredictionFile] = {}
     problems = []
@@ -304,22 +293,11 @@ def read_forecasts(folder: Path, study: Study) -> tuple[pd.DataFrame, list[str]]
                 **names.get(key, {name: getattr(point, name) for name in POINT}),
                 "file": name,
                 "written_utc": file.written_utc,
-                "held_out": point.held_out,
                 "unscored": unscored,
                 **point.linear.columns("linear"),
             }
-            rows.append(shared | {"model": AVERAGE, "weight": 1.0, **point.throughput.columns("predicted")})
-            rows += [shared | row for row in _model_rows(point)]
+            rows.append(shared | point.throughput.columns("predicted"))
     return pd.DataFrame(rows, columns=list(FORECAST_COLUMNS)), problems
-
-
-def _model_rows(point: PredictedPoint) -> Iterator[dict[str, object]]:
-    work = point.throughput.median * point.step_seconds.median
-    for model in point.models if len(point.models) > 1 else ():
-        seconds = model.step_seconds
-        low, high = (work / end if end else None for end in (seconds.high, seconds.low))
-        throughput = Estimate(median=work / seconds.median, low=low, high=high)
-        yield {"model": model.model, "weight": model.weight, **throughput.columns("predicted")}
 
 
 def _point_records(folder: Path) -> dict[_Point, list[tuple[datetime, str]]]:

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from analysis.beside import (
-    AVERAGE,
     Estimate,
     PredictedPoint,
     PredictionFile,
@@ -106,7 +105,7 @@ def _with_ends(estimate: Estimate) -> str:
 
 
 def score_table(study: Study) -> pd.DataFrame:
-    """Return one row per prediction of a file and model, scored where that is fair.
+    """Return one row per prediction of a file, scored where that is fair.
 
     An unscored prediction has no measured value, error or score here. Linear scaling without an interval, of
     too few launches on 1 worker, is a number that is held to be sure.
@@ -119,14 +118,14 @@ def score_table(study: Study) -> pd.DataFrame:
     measured, predicted, low, high, linear, *ends = (_numbers(table, name) for name in columns)
     linear_low, linear_high = (np.where(np.isnan(end), linear, end) for end in ends)
     inside = np.where((low <= measured) & (measured <= high), "yes", "no")
-    averages = table[is_fair & (table["model"] == AVERAGE)].sort_values("written_utc", kind="stable")
+    fair = table[is_fair].sort_values("written_utc", kind="stable")
     return table.assign(
         error=predicted / measured - 1,
         inside=list(np.where(np.isnan(low + measured), "", inside)),
         interval_score=_interval_score(low, high, measured) / measured,
         linear_error=linear / measured - 1,
         linear_interval_score=_interval_score(linear_low, linear_high, measured) / measured,
-        counted=table.index.isin(averages.drop_duplicates(POINT, keep="last").index),
+        counted=table.index.isin(fair.drop_duplicates(POINT, keep="last").index),
     )
 
 
@@ -164,7 +163,6 @@ def score_notes(scores: pd.DataFrame) -> Iterator[str]:
             f"{percent(CONFIDENCE, 0)}; interval score {percent(known['interval_score'].mean())} of the "
             f"throughput, that of linear scaling {percent(known['linear_interval_score'].mean())}"
         )
-    averages = scores[scores["model"] == AVERAGE]
-    for (file, why), rows in averages[averages["unscored"] != ""].groupby(["file", "unscored"], sort=False):
+    for (file, why), rows in scores[scores["unscored"] != ""].groupby(["file", "unscored"], sort=False):
         points = ", ".join(f"{row['framework']} on {row['workers']}" for row in rows.to_dict("records"))
         yield f"{file}, not scored ({points}): {why}"

@@ -50,11 +50,9 @@ RunKind = Literal["real", "played"]
 LossVerdict = Literal["diverges", "loss", "undecided", "no loss", "baseline"]
 PLAYED_COLUMNS = [
     *POINT, "kind", "seeds", "test_images", *bounded("iou", "difference"), "pairs", "diverged",
-    "constant_iou", "learned", "margin", "verdict", "best", "why",
+    "constant_iou", "learned", "margin", "verdict", "why",
 ]  # fmt: skip
 VERDICTS: Mapping[MarginAnswer, LossVerdict] = {"yes": "no loss", "no": "loss", "not shown": "undecided"}
-# Medians that differ by less are one value that was summed in another order.
-SAME_IOU = 1e-9
 
 
 def played_table(study: Study, points: Sequence[PointSeeds]) -> pd.DataFrame:
@@ -73,8 +71,7 @@ def played_table(study: Study, points: Sequence[PointSeeds]) -> pd.DataFrame:
         rows.append(
             cells | {"kind": point.kind, "verdict": "diverges" if point.diverged else verdict, "why": why}
         )
-    table = pd.DataFrame(rows, columns=PLAYED_COLUMNS)
-    return table.assign(best=_best(table))
+    return pd.DataFrame(rows, columns=PLAYED_COLUMNS)
 
 
 def points_of(study: Study) -> list[PointSeeds]:
@@ -128,18 +125,6 @@ def _why(study: Study, point: PointSeeds, baseline: PointSeeds | None, test: Mar
     if point.ious:
         yield evaluated(study, point)
     yield from diverged_seeds(study, test)
-
-
-def _best(table: pd.DataFrame) -> "pd.Series[bool]":
-    """Return which rows have the highest median IoU of the sets of options with played runs, if they differ.
-
-    A point of which a run diverged is none of them.
-    """
-    played = table.loc[table["kind"] == "played", "options"]
-    iou = table["iou"].where((table["diverged"] == 0) & table["options"].isin(played)).astype(float)
-    rivals = iou.groupby([table[name] for name in ("framework", "knobs", "workers")], sort=False)
-    highest = rivals.transform("max")
-    return (iou >= highest - SAME_IOU) & (highest - rivals.transform("min") > SAME_IOU)
 
 
 @dataclass(frozen=True)

@@ -213,9 +213,6 @@ def cost_table(study: Study) -> pd.DataFrame:
     _add_cost(table, "training_seconds", launches, trained, trained)
     for unit, hours in units.items():
         _add_cost(table, f"{unit}_hours", launches, hours * trained, hours * trained)
-    for unit, hours in units.items():
-        per_epoch = hours / runs["epochs_per_second"]
-        table[f"{unit}_hours_per_epoch"] = launches.medians(_values(per_epoch))
     table["target_iou"] = table["options"].map(targets).astype(float)
     # Infinite for a run that never reaches its target.
     of_runs = runs["options"].map(targets).astype(float)

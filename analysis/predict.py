@@ -446,19 +446,13 @@ def _prediction(series: Series, fitted: StepTime, at: Counts, measured: float) -
 
 REQUEST_COLUMNS = (
     *POINT, "source", *bounded("step_seconds", "efficiency", "worker_hours"),
-    "coverage", "largest_term", "largest_term_share", "why",
+    "coverage", "why",
 )  # fmt: skip
 # Of counts between the largest measured and twice as many.
 MOST_PREDICTED_POINTS = 8
 EXACT_BASELINE = (
     f"fewer than {FEWEST_REPEATS} launches on 1 worker: intervals of the efficiency take their speed as exact"
 )
-TERM_NAMES: Mapping[str, str] = {
-    "transfer": "bytes on the link",
-    "transfer_between_nodes": "bytes on the link between nodes",
-    "latency": "messages one after the other",
-    "imbalance": "waiting for the slowest worker",
-}
 
 
 def request_table(study: Study, points: pd.DataFrame) -> pd.DataFrame:
@@ -499,7 +493,7 @@ def _rows(known: tuple[Series, Sequence[Row], float]) -> list[tuple[Any, ...]]:
         efficiency = [point[name] for name in bounded("efficiency")]
         promised = coverage(fewest) if fewest >= FEWEST_REPEATS else NAN
         key = (*series.key, workers, "measured")
-        rows.append((*key, *seconds, *efficiency, *worker_hours, promised, "", NAN, ""))
+        rows.append((*key, *seconds, *efficiency, *worker_hours, promised, ""))
     return [*rows, *_predicted(series, points[-1], epochs)] if points else rows
 
 
@@ -517,15 +511,11 @@ def _predicted(series: Series, largest: Row, epochs: float) -> Iterator[tuple[An
         at = series.counts.at(workers)
         forecast = fitted.at(at, series.work)
         seconds = forecast.bounded
-        # What is beyond the seconds of 1 worker; in a sum of terms, names are no causes.
-        lost = (step_matrix(at)[0] * fitted.terms)[1:]
-        name = TERM_NAMES[[*STEP_TERMS][1 + int(lost.argmax())]]
-        term = (name, float(lost.max() / lost.sum())) if lost.any() else ("", NAN)
         efficiency = _efficiency(series.launches[0], forecast)
         hours = [workers * work * each / forecast.work for each in seconds]
         promised = CONFIDENCE if len(forecast.draws) else NAN
         key = (*series.key, workers, "predicted")
-        yield *key, *seconds, *efficiency, *hours, promised, *term, forecast.why or exact
+        yield *key, *seconds, *efficiency, *hours, promised, forecast.why or exact
 
 
 def _efficiency(alone: Array, forecast: Forecast) -> list[float]:

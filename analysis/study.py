@@ -77,7 +77,7 @@ ABSENT = "absent"
 NOT_ASKED = "not asked for"
 PING_PONG_COLUMNS = ("measured_for", "host", "other_host", "medium", "latency_seconds", "bytes_per_second")
 FORECAST_COLUMNS = (
-    *POINT, "file", "written_utc", "model", "weight", *bounded("predicted", "linear"), "held_out", "unscored",
+    *POINT, "file", "written_utc", *bounded("predicted", "linear"), "unscored",
 )  # fmt: skip
 
 
@@ -284,7 +284,7 @@ class Study:
     probes       one row per message size of these runs' probes: PROBE_COLUMNS
     startups     one row per worker of the runs whose record has its start: STARTUP_TABLE_COLUMNS
     ping_pongs   one row per pair of hosts and job that timed MPI between them: PING_PONG_COLUMNS
-    forecasts    one row per point and model of each prediction file: FORECAST_COLUMNS; throughputs are in the
+    forecasts    one row per point of each prediction file: FORECAST_COLUMNS; throughputs are in the
                  study's unit, `linear` is what N times one worker would give
     saliency     how long the saliency maps of a run took, of each of these runs that has some
     explained    their manifests, where they fit the record, and those of `maps_only`

@@ -23,6 +23,7 @@ from analysis.older import epoch_work, load_reference
 from analysis.report.columns import TABLES, table_files
 from analysis.report.exports import export_files, summary_json
 from analysis.study import Study
+from analysis.text import sentence
 from unet_scaling.study.options import Criteria
 
 Row = dict[str, Any]
@@ -128,7 +129,8 @@ class Compared:
 
     def __init__(self, a: Path, b: Path) -> None:
         with without_figures():
-            self.files = comparison_files(compare_studies(read_side("A", a), read_side("B", b)))
+            self.comparison = compare_studies(read_side("A", a), read_side("B", b))
+            self.files = comparison_files(self.comparison)
 
     @property
     def rows(self) -> list[Row]:
@@ -157,5 +159,5 @@ class Compared:
 
     @property
     def text(self) -> str:
-        """The comparison as a page of Markdown."""
-        return self.files["compare.md"].decode()
+        """The answer, and what to know beside it."""
+        return "\n".join(map(sentence, [self.comparison.headline, *self.comparison.notes]))

@@ -266,7 +266,7 @@ UNSCORED: Mapping[str, tuple[Callable[[Path], object], str]] = {
 def test_a_prediction_that_could_know_its_runs_is_not_scored(predicted: Path, case: str) -> None:
     spoil, reason = UNSCORED[case]
     spoil(predicted)
-    row = report_of(predicted).row("prediction_scores", model="average")
+    row = report_of(predicted).row("prediction_scores")
     assert reason in row["unscored"]
     assert np.isnan(row["error"])
     assert not row["counted"]
@@ -277,7 +277,7 @@ def test_an_input_that_was_set_aside_and_a_further_axis_hide_no_prediction(predi
     (run / "run.jsonl").rename(run / "run.attempt1.jsonl")
     options = {"training": {"precision": "bf16", "epochs": 3, "batch_per_worker": 8}}
     write_run(predicted, workers=1, repeat=1, options=options, label="-bf16")
-    row = report_of(predicted).row("prediction_scores", model="average")
+    row = report_of(predicted).row("prediction_scores")
     assert (row["options"], row["unscored"]) == ("precision=fp32", "")
 
 
@@ -303,5 +303,5 @@ def test_of_several_files_the_last_before_the_runs_counts(predicted: Path) -> No
     del content[CHECKSUM_KEY]
     older = content | {"written_utc": "2025-01-01T00:00:00+00:00"}
     write_json_with_checksum(path.with_name(f"older-{path.name}"), older)
-    counted = report_of(predicted).rows("prediction_scores", model="average", counted=True)
+    counted = report_of(predicted).rows("prediction_scores", counted=True)
     assert [row["written_utc"] for row in counted] == [content["written_utc"]]

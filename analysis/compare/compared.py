@@ -1,4 +1,4 @@
-"""B against A at every point of both studies: as CSV, as a page with a forest plot, as Markdown, and printed.
+"""B against A at every point of both studies: as CSV, as a page with a forest plot, and printed.
 
 As in the comparison of frameworks (docs/statistics.md): a bootstrap interval over launches, never narrower
 than Student's t at the significance that Holm's procedure asks for. Launches of two studies are no pairs,
@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from analysis.compare.sides import (
-    OPTION,
     ComparedFact,
     PointMatch,
     StudyPoint,
@@ -37,7 +36,6 @@ from analysis.figures.catalogue import MOST_FOREST_ROWS, study_forests
 from analysis.figures.svg import DrawnFigure, picture
 from analysis.findings.trust import Light
 from analysis.iou import learning_of, seeds_of
-from analysis.report.exports import bullets, escaped, markdown_table
 from analysis.report.program import MOST_CONSOLE_ROWS, empty_table, print_list, report_console
 from analysis.report.tables import COMPARE_LINES, Grid, as_csv, make_grid, text_column
 from analysis.stats import (
@@ -60,7 +58,6 @@ from analysis.text import (
     after,
     clean,
     count,
-    first_of,
     lines,
     listed,
     page,
@@ -267,14 +264,6 @@ class StudyComparison:
         return "Not known: logs in the older layout say nothing of where they come from."
 
     @property
-    def same(self) -> str:
-        """Return what is the same in both studies, on one line; empty where no fact is known."""
-        equal = [fact for fact in self.facts if not fact.differs]
-        options = sum(fact.group == OPTION for fact in equal)
-        others = [fact.name for fact in equal if fact.group != OPTION]
-        return first_of([count(options, "option")] * bool(options) + others, "fact", _MOST_NAMED)
-
-    @property
     def change(self) -> SpeedChange:
         """Return whether B is faster at all points where anything is shown."""
         outcomes = {row["outcome"] for row in self.points.to_dict("records")}
@@ -288,33 +277,25 @@ class StudyComparison:
     @cached_property
     def headline(self) -> str:
         """Return which study is faster, by how much at how many points, and where the IoU of B is another."""
-        return after(self.a.study.kind.restricted, " ".join(self._said(headline=True)))
-
-    @cached_property
-    def headlines(self) -> list[str]:
-        """Return which study is faster where, and where its IoU is higher, in sentences."""
-        unequal = [] if self.points.empty else unequal_samples(self.differing, self.score)
-        return [after(self.a.study.kind.restricted, text) for text in (*unequal, *self._said(headline=False))]
-
-    def _said(self, *, headline: bool) -> list[str]:
-        values = {"a": self.a, "b": self.b, "rows": self.points.to_dict("records"), "score": self.score}
-        return lines("compared", headline=headline, equal=self.change == "equal", **values)
-
-    @property
-    def only_lines(self) -> list[str]:
-        """Return the points that one study alone has, one line for each framework and options."""
-        found = []
-        for _, rows in self.only.groupby(["only_in", "framework", "options", "knobs"], sort=False):
-            first = rows.to_dict("records")[0]
-            series = ", ".join(filter(None, (series_name(first, NAMES), first["options"])))
-            workers = ", ".join(map(str, rows["workers"]))
-            found.append(f"only in {first['only_in']}: {series} on workers {workers}")
-        return found
+        rows = self.points.to_dict("records")
+        is_equal = self.change == "equal"
+        said = lines("compared", a=self.a, b=self.b, rows=rows, score=self.score, equal=is_equal)
+        return after(self.a.study.kind.restricted, " ".join(said))
 
     @cached_property
     def notes(self) -> list[str]:
-        """Return what to know before any number is used."""
-        return list(remarks_on(self.a, self.b, self.differing))
+        """Return what to know before any number is used: first what may not be claimed, and why."""
+        found = [] if self.points.empty else [*unequal_samples(self.differing, self.score)]
+        refused = []
+        for row in self.points.to_dict("records"):
+            if row["doubts"]:
+                name = ", ".join(filter(None, (series_name(row, NAMES), row["options"])))
+                found.append(f"{name} on {count(row['workers'], 'worker')}: {row['doubts']}")
+            if row["iou_outcome"] == REFUSED:
+                refused.append(f"{self.score.title}: not compared: {row['iou_remarks']}")
+        if len(self.only):
+            found.append(f"{count(len(self.only), 'point')} of one study only: compare.csv names them")
+        return [*found, *dict.fromkeys(refused), *remarks_on(self.a, self.b, self.differing)]
 
 
 def compare_studies(a: StudySide, b: StudySide) -> StudyComparison:
@@ -341,6 +322,8 @@ def compare_studies(a: StudySide, b: StudySide) -> StudyComparison:
     )
 
 
+# Of compare.html, for which a console has no room.
+OUTCOMES = ("speed", "outcome")
 # The name of the figure's files, and of the page.
 STEM = "compare"
 # What stands below the headline; the table has them all.
@@ -365,7 +348,6 @@ def comparison_files(comparison: StudyComparison) -> dict[str, bytes]:
     return {
         "compare.csv": as_csv(points.rename(columns=comparison.score.key)),
         "compare_facts.csv": as_csv(pd.DataFrame(facts, columns=["group", "fact", "a", "b", "differs"])),
-        "compare.md": comparison_markdown(comparison).encode(),
         **pictures,
         "compare.html": comparison_page(comparison, drawn).encode(),
     }
@@ -404,7 +386,7 @@ def comparison_page(comparison: StudyComparison, drawings: Sequence[DrawnFigure]
         name=clean(f"{b.title} against {a.title}"),
         frameworks=NAMES,
         run_links={},
-        files=("compare.csv", "compare_facts.csv", "compare.md"),
+        files=("compare.csv", "compare_facts.csv"),
         about=f"{listed(launches)}, {count(len(comparison.points), 'point')} in both",
         light=light,
         word=word,
@@ -439,56 +421,29 @@ def forest(comparison: StudyComparison) -> list[DrawnFigure]:
     return [picture(panels, STEM, caption, charts[0].alternative())]
 
 
-def parts_of(comparison: StudyComparison) -> list[tuple[str, Grid | Sequence[str]]]:
-    """Return what Markdown and console say beside the answers: titles, each with a table or with lines."""
-    points = points_grid(comparison)
-    parts: list[tuple[str, Grid | Sequence[str]]] = [
-        ("What differs", facts_grid(comparison) if comparison.differing else [comparison.nothing_differs]),
-        ("The same in both", [comparison.same] if comparison.same else []),
-        (points.caption, points if len(comparison.points) else []),
-        ("Points of one study only", comparison.only_lines),
-        ("Notes", comparison.notes),
-    ]
-    return [(title, part) for title, part in parts if part]
-
-
-def comparison_markdown(comparison: StudyComparison) -> str:
-    """Return the answers, then what differs, the points, and what to know, as a page of Markdown."""
-    parts = [f"# {escaped(comparison.b.title)} against {escaped(comparison.a.title)}"]
-    parts += [f"**{escaped(sentence(text))}**" for text in comparison.headlines]
-    for title, part in parts_of(comparison):
-        parts.append(f"## {title}")
-        if not isinstance(part, Grid):
-            parts.append(bullets(part))
-            continue
-        for options, rows in part.groups:
-            parts += [f"### {escaped(options)}"] if options else []
-            parts.append(markdown_table(part.columns, [list(map(str, row)) for row in rows]))
-        parts += [part.more] if part.more else []
-    return "\n\n".join(parts) + "\n"
-
-
 def print_comparison(comparison: StudyComparison, console: Console) -> None:
-    """Print what differs, the points, what to know, and last the answers; long tables and lists are cut."""
+    """Print what differs, the points, what to know, and last the answer; long tables and lists are cut."""
     for side in (comparison.a, comparison.b):
         console.print(f"{side.letter}: {side.folder}", markup=False, soft_wrap=True)
-    for title, part in parts_of(comparison):
-        if isinstance(part, Grid):
-            _print_grid(console, part, title, comparison.score.title)
-        else:
-            print_list(console, title, part, "compare.md")
-    print_list(console, "", list(map(sentence, comparison.headlines)), "compare.md")
+    if comparison.differing:
+        _print_grid(console, facts_grid(comparison), "What differs")
+    else:
+        print_list(console, "What differs", [comparison.nothing_differs], "")
+    points = points_grid(comparison)
+    _print_grid(console, points, points.caption)
+    print_list(console, "Notes", comparison.notes, "compare.html")
+    print_list(console, "", [sentence(comparison.headline)], "")
 
 
-def _print_grid(console: Console, grid: Grid, title: str, score: str) -> None:
-    """Print a table without outcomes, for which the console has no room; the answers tell them."""
-    shown = [place for place, column in enumerate(grid.columns) if column.heading not in ("speed", score)]
+def _print_grid(console: Console, grid: Grid, title: str) -> None:
+    """Print a table without outcomes, for which the console has no room."""
+    shown = [place for place, column in enumerate(grid.columns) if column.heading not in OUTCOMES]
     for options, rows in grid.groups:
         table = empty_table([grid.columns[place] for place in shown], f"{title}: {options}".rstrip(": "))
         for row in rows[:MOST_CONSOLE_ROWS]:
             table.add_row(*(escape(str(row[place])) for place in shown))
         if len(rows) > MOST_CONSOLE_ROWS:
-            table.caption = f"{len(rows) - MOST_CONSOLE_ROWS:,} further rows are in compare.md"
+            table.caption = f"{len(rows) - MOST_CONSOLE_ROWS:,} further rows are in {grid.file}"
         console.print(table)
 
 

@@ -236,7 +236,7 @@ def _quality(inputs: Inputs) -> list[Chart]:
     rows = played.assign(place=place)[place < MOST_OPTIONS].sort_values("place", kind="stable")
     rows = rows.assign(
         knobs=[", ".join(filter(None, pair)) for pair in zip(rows["knobs"], rows["kind"], strict=True)],
-        note=np.where(rows["diverged"] > 0, "diverges", np.where(rows["best"], "best", "")),
+        note=np.where(rows["diverged"] > 0, "diverges", ""),
         is_last=rows["workers"] == rows.groupby("options")["workers"].transform("max"),
     )
     series = [replace(each, filled=each.knobs.endswith("real")) for each in drawn_series(rows, study.names)]
@@ -250,7 +250,6 @@ def _quality(inputs: Inputs) -> list[Chart]:
         f"The axis of the {study.score.title} does not start at zero.",
         bars_sentence(played["seeds"], "seeds"),
         f"Grey band: the margin of {chart_number(margin)} below 1 worker.",
-        '"best": the highest median of all sets of options at this number.' * bool(played["best"].any()),
         f"Not drawn, but in the table: {count(more, 'more set')} of options." * (more > 0),
     )
     chart = Line(

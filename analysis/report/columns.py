@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.assemble import Report
-from analysis.beside import AVERAGE, pair_table
+from analysis.beside import pair_table
 from analysis.diagnosis import diagnosis_table
 from analysis.report.tables import Grid, Table
 from analysis.study import NAN, SERIES
@@ -288,7 +288,6 @@ TABLES = (
         constant_iou, learned, margin | as in iou.csv
         verdict | baseline; no loss or loss: the whole interval lies above or below minus the margin;
             diverges: a run did; else undecided
-        best | true: the highest median of all sets of options at this number of workers | highest here | mark
         why | what stands behind the verdict
         """,
         "Where a study has played runs (`training.plays`, [plan_quality.md](plan_quality.md)): the IoU of "
@@ -330,7 +329,6 @@ TABLES = (
             | training, {time} | ~3 time ±
         worker_hours ± | workers times these hours | worker-{hours} | ~3 hours ±
         node_hours ± | hosts times these hours
-        worker_hours_per_epoch, node_hours_per_epoch | epochs after the warm-up
         target_iou | the study's `target_iou`, or what every run on 1 worker reaches, less the margin
         seconds_to_target ± | until the first evaluation that reaches it
             | time to the {score}, {time} | ~3 time ±
@@ -378,9 +376,6 @@ TABLES = (
             runs | worker-hours | ~3 ±
         coverage | confidence of the interval of the efficiency: of a measured one by the fewest launches
             behind it, of a predicted one nominal
-        largest_term | of the sum of terms, the one that takes most of what linear scaling would save
-            | most is lost to | text
-        largest_term_share | its share of that
         why | what the interval lacks
         """,
         "What to know before asking for nodes.", "request", "Predicted step time, efficiency and cost",
@@ -403,9 +398,6 @@ TABLES = (
     Table("prediction_scores.csv", lambda report: report.scores, _POINT + """
         file | in `predictions/` of the study's folder
         written_utc | when it was written | written (UTC) | text
-        model | average; files of older code name the models that they averaged as well
-        weight | of the model in the average
-        held_out | worker counts at which the skill of several models was seen
         unscored | why it is not held against the runs; empty where it is
         predicted ± | throughput | predicted, {unit} | ~4 ±
         linear ± | throughput of as many workers that are each as fast as one: b/N
@@ -418,8 +410,7 @@ TABLES = (
         counted | true: the summary is of it; of several files the youngest older than the runs
         """,
         "Predictions of `unet-scaling predict`, written before the runs, against what these measured.",
-        "prediction", "Predictions written before the runs, against what these measured",
-        lambda _report, table: table[table["model"] == AVERAGE]),
+        "prediction", "Predictions written before the runs, against what these measured"),
     Table("fits.csv", lambda report: report.extrapolation.fits, """
         options, framework, knobs, fitted_on | the series
         compute ± | of a step on 1 worker

@@ -221,7 +221,6 @@ def played_short_columns(report: Report) -> list[Column]:
         number_column(report.study.score.title, "iou", ".3f"),
         number_column("difference to 1 worker", "difference", "+.3f"),
         text_column("verdict", "verdict"),
-        text_column("highest here", "best", "mark"),
     ]
 
 

@@ -27,7 +27,6 @@ from analysis.text import (
     count,
     labelled,
     lines,
-    listed,
     page,
     percent,
     repeats_text,

@@ -70,14 +70,11 @@ class Grid:
 def text_column(heading: str, name: str, kind: str = "text") -> Column:
     """Return a column of texts; of kind `run` each is a link to its folder where the page knows it.
 
-    Of kind `badge` answers such as yes and no have the colours of the style sheet; of kind `mark` a row has
-    "yes" where the value is true, else nothing.
+    Of kind `badge` answers such as yes and no have the colours of the style sheet.
     """
 
     def cell(row: Row) -> Cell:
         value = row[name]
-        if kind == "mark":
-            return Cell("yes", kind="yes") if value else Cell("")
         text = clean(value) if pd.notna(value) and value != "" else UNKNOWN
         return Cell(text, kind=BADGES.get(text, "text") if kind == "badge" else kind)
 
@@ -127,7 +124,7 @@ def make_grid(
 class ColumnLine:
     """Columns of a file with one meaning, and how the page shows the first of them where it has a `form`.
 
-    The form is `text`, `run`, `badge` or `mark` (view.text_column); `framework`; `point` (with its workers);
+    The form is `text`, `run` or `badge` (text_column); `framework`; `point` (with its workers);
     or a number's format and what applies: `±` (with its interval), a unit of UNITS, `time` or `hours` (in the
     unit that reads best, which the heading names).
     """
@@ -163,7 +160,7 @@ class ColumnLine:
         name = self.names[0]
         words = words_of(study)
         form, *marks = self.form.split()
-        if form in ("text", "run", "badge", "mark"):
+        if form in ("text", "run", "badge"):
             return [text_column(self.heading.format_map(words), name, form)]
         scale = next((UNITS[mark] for mark in marks if mark in UNITS), 1.0)
         if "time" in marks:
@@ -195,7 +192,7 @@ COMPARE_LINES = column_lines("""
     throughput_b | | B | ~4
     ratio ± | throughput of B / A, ratio of the medians; its interval holds for all points together
         | B / A | .3f ±
-    coverage | actual confidence level of an interval over so few launches
+    coverage | actual confidence level of an interval over so few launches | confidence | .0%
     p_adjusted, comparisons | probability by chance, corrected by Holm for so many points
     outcome | A faster, B faster, suggests either (3 or 4 launches), no significant difference, withheld, or
         not enough repeats | speed | text
@@ -208,7 +205,7 @@ COMPARE_LINES = column_lines("""
         for all points together | difference of {score} | +.4f ±
     iou_p_adjusted |
     iou_outcome | A higher, B higher, no significant difference, nothing learned (no more than a constant
-        prediction scores), not enough repeats, or refused | {score} | text
+        prediction scores), not enough repeats, or refused | outcome | text
     iou_remarks | why it is refused, or how seeds were compared and how many runs diverged
     """)
 
