@@ -115,7 +115,8 @@ def pngs() -> Iterator[Encoding]:
             for what, value in (("opaque", top), ("half", top // 2)):
                 content = png(alpha(pixels, value), bits, number)
                 seen = pixels if what == "opaque" else "alpha"
-                yield Encoding(f"png {name} and {what} alpha {bits} bit", content, seen)
+                hides = "transparent" if (name, what) == ("grey", "half") else None
+                yield Encoding(f"png {name} and {what} alpha {bits} bit", content, seen, hides)
     for bits in (1, 2, 4, 8):
         index = below(2**bits)
         colours = PALETTE.T[: 2**bits].astype(np.uint8)

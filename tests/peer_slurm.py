@@ -86,7 +86,6 @@ class PeerJob:
     name: str
     folder: Path
     state: str = "PENDING"
-    since: float = 0.0
 
 
 @dataclass

@@ -40,10 +40,9 @@ class Made:
     maps_per_second: float = 4.0
     images: int = 6
     without_map: Sequence[int] = ()
-    # Images whose map deletes no faster than random order, and the same of freshly drawn weights.
+    # Images whose map deletes no faster than random order.
     worse: Sequence[int] = ()
     untrained: int = 2
-    untrained_worse: Sequence[int] = (0, 1)
     correlation: float | None = 0.1
     maps_seed: str = ""
     epochs: int = 3
@@ -141,7 +140,7 @@ def _of_map(
     curves = _curves(position in made.worse, 0.02 * position)
     untrained = UntrainedMap(
         correlation=dict.fromkeys(SCORES, made.correlation),
-        faithfulness=dict.fromkeys(SCORES, _curves(position in made.untrained_worse, 0.0)),
+        faithfulness=dict.fromkeys(SCORES, _curves(position in (0, 1), 0.0)),
     )
     return {
         "map": _file(folder, f"maps/{position:05d}.npy", content.getvalue()),

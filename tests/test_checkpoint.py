@@ -104,8 +104,10 @@ def test_the_newest_two_are_kept_and_what_did_not_change_is_not_written_again(tm
 PARTS: dict[str, object] = {"model": {}, "optimizer": {}, "workers": [], "progress": ""}
 CONTENTS: dict[str, tuple[object, str]] = {
     "nothing": (None, "it is empty"),
+    "a list": ([1, 2], "it holds a list"),
     "weights alone": ({"weight": torch.ones(2)}, "its 'model' is a NoneType"),
     "no worker": (PARTS | {"workers": [3]}, "it holds a int where a dictionary belongs"),
+    "no progress": (PARTS, "validation error"),
 }
 
 

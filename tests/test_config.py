@@ -252,14 +252,6 @@ def test_what_does_not_go_together_is_refused(study: Path, override: dict[str, o
         read_study(study, override).configs()
 
 
-def test_played_workers_are_an_axis_and_real_ones_their_default(study: Path) -> None:
-    axes = {"workers": [1], "training.plays": [2, 14], "training.accumulate": 3}
-    played = read_study(study, axes).configs()
-    assert {(config.played_workers, config.passes_per_step) for config in played} == {(2, 6), (14, 42)}
-    real = read_study(study, {"workers": [4], "training.accumulate": 3}).configs()
-    assert {(config.played_workers, config.plays_per_worker) for config in real} == {(4, 1)}
-
-
 def test_strategies_are_points_of_one_study_but_never_two_at_once(study: Path) -> None:
     axes = {"strategy.synchronise_every": [1, 4], "strategy.staleness": [0, 1], "frameworks": ["horovod"]}
     chosen = (each.strategy for each in read_study(study, axes | {"workers": [2], "repeats": 1}).configs())

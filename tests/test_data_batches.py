@@ -167,6 +167,14 @@ def test_brightness_and_contrast_change_images_alone_and_keep_their_range() -> N
     assert found[1] is masks
 
 
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_a_layout_is_kept(layout: torch.memory_format) -> None:
+    images, masks = pictures()
+    images = torch.cat([images] * 3, dim=1).contiguous(memory_format=layout)
+    found = Augmentation(**OFF | {"crop": 0.75}).augment(images, masks, draw(1, 2, np.arange(3)))[0]
+    assert found.is_contiguous(memory_format=layout)
+
+
 @given(st.integers(0, 2**32), st.integers(0, 500), st.lists(st.integers(0, 10**6), min_size=1, max_size=6))
 def test_an_image_is_augmented_alike_in_any_batch(seed: int, epoch: int, images: list[int]) -> None:
     together = draw(seed, epoch, np.array(images))

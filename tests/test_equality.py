@@ -29,7 +29,7 @@ from unet_scaling.run.training_state import (
     seed_generators,
     state_digests,
 )
-from unet_scaling.study.config import FRAMEWORKS, WRAPPERS, Framework, RunConfig
+from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import write_atomically
 from unet_scaling.study.options import HorovodKnobs, NativeKnobs
@@ -256,15 +256,6 @@ def test_unused_parameters_are_trained_alike(source: Path, runs: TrainedRuns) ->
     assert native.losses == horovod.losses
     assert learned(native.record) == learned(horovod.record)
     assert played.losses == pytest.approx(native.losses, rel=1e-6)
-
-
-@pytest.mark.verify
-@pytest.mark.parametrize("framework", [framework_parameter(name) for name in WRAPPERS])
-def test_wrappers_train_unused_parameters_alike(
-    framework: str, source: Path, trained_run: TrainedRuns
-) -> None:
-    native, other = (trained_run(unused_run(source, name)).record for name in (NATIVE, framework))
-    assert learned(other) == learned(native)
 
 
 @pytest.mark.slow

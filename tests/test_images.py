@@ -133,9 +133,9 @@ NFD = unicodedata.normalize("NFD", "café")
 Files = dict[str, bytes | str | None]
 
 
-def named(image: str, mask: str, count: int = 3, ending: str = ".png") -> Files:
+def named(image: str, mask: str, count: int = 3) -> Files:
     images: Files = {f"images/{image.replace('*', str(index))}.png": IMAGE for index in range(8, 8 + count)}
-    return images | {f"masks/{mask.replace('*', str(index))}{ending}": MASK for index in range(8, 8 + count)}
+    return images | {f"masks/{mask.replace('*', str(index))}.png": MASK for index in range(8, 8 + count)}
 
 
 def write(folder: Path, files: Mapping[str, bytes | str | None]) -> Path:

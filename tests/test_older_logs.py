@@ -118,6 +118,7 @@ def test_a_log_that_contradicts_itself_is_not_used(tmp_path: Path, text: str, sa
     ("old", "new", "said"),
     [
         ("0,20.000000", "0,-1.000000", ":2: time_per_epoch is -1.0, it must be from"),
+        ("0,20.000000", "0,1e999", ":2: time_per_epoch is '1e999'"),
         ("0.900000", "1.100000", ":2: iou is 1.1, it must be from 0 to 1"),
         ("\n1,", "\n1.0,", ":3: the epoch is '1.0'"), ("\n2,", "\n1,", "found 1 where 2 belongs"),
         ("1,10.000000,0.500000,", "1,10.000000,", ":3: 6 columns, expected 7"),
@@ -235,9 +236,11 @@ def test_every_output_calls_the_arms_as_the_user_names_them(
 
 REFUSED = {
     "images alone": ["--images", "1792"],
+    "no image": ["--images", "0", "--batch", "16"],
     "a negative batch": ["--images", "1792", "--batch", "-1"],
     "a worker without a step": ["--images", "1792", "--batch", "129"],
     "impossible steps": ["--images", f"{10**9}", "--batch", "1"],
+    "one name": ["--names", "MirroredStrategy"],
     "equal names": ["--names", "Horovod,horovod"],
     "an empty name": ["--names", "a,"],
     "a name with an escape": ["--names", "a,b\x1b[31m"],

@@ -15,23 +15,16 @@ FASTER = {
     "NCCL_ALGO": "Ring",
     "HOROVOD_CYCLE_TIME": "0",
     "UCX_TLS": "tcp",
-    "I_MPI_FABRICS": "ofi",
-    "KMP_BLOCKTIME": "0",
     "OMP_NUM_THREADS": "2",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
     "ACCELERATE_USE_CPU": "1",
 }
 OF_THIS_JOB = (
     "PMI_RANK",
-    "OMPI_COMM_WORLD_RANK",
-    "HOROVOD_RANK",
     "HOROVOD_GLOO_RENDEZVOUS_PORT",
-    "MASTER_PORT",
     "CUDA_VISIBLE_DEVICES",
     "NCCL_COMM_ID",
     "OMPI_MCA_orte_hnp_uri",
-    "I_MPI_HYDRA_HOST_FILE",
     "I_MPI_PIN_MAPPING",
     "PATH",
 )
