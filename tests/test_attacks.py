@@ -15,14 +15,13 @@ from typing import Any
 
 import pytest
 
-from analysis.__main__ import main
 from analysis.assemble import make_report
 from analysis.load import load_study
 from analysis.report.exports import summary_json
 from tests.attacks import MORE, ON_REPORT, Attack, Do, every, without_study, write_base
 from tests.attacks_on_pairs import ON_PAIRS, in_b, write_pair
 from tests.honest import Honest, Lines, write_honest
-from tests.reports import Compared, without_figures
+from tests.reports import Compared
 from tests.tampering import (
     Runs,
     as_own_task,
@@ -38,7 +37,7 @@ from tests.tampering import (
     write_lines,
 )
 from unet_scaling.study.config import Framework
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.errors import UserError
 from unet_scaling.study.record_lines import Resumed
 
 # What still gets through, and why.
@@ -181,14 +180,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
     return folder_of
 
 
-def test_every_attack_has_a_name_of_its_own() -> None:
-    names = [attack.name for attack in (*ON_REPORT, *ON_PAIRS)]
-    others = {"one named for nothing"}
-    assert len(set(names)) == len(names)
-    assert set(names) | others >= NOT_YET
-    assert set(names) >= QUICK
-
-
 @pytest.mark.parametrize("attack", quick_or_all(ON_REPORT))
 def test_an_attack_leaves_no_plain_claim(attack: Attack, base: Base, tmp_path: Path) -> None:
     study = tmp_path / "study"
@@ -300,30 +291,3 @@ def test_a_floor_between_equal_arms_names_none_of_them(base: Base, tmp_path: Pat
     change_study(study, criteria={"efficiency_floor": sum(lows) / len(lows)})
     report = report_on(study, tmp_path / "report")
     assert names_one_for_nothing(report) is ("one named for nothing" in NOT_YET)
-
-
-def test_the_commands_themselves_tell_a_study_from_an_attacked_one(
-    base: Base, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One of each kind: plain, qualified, refused; reports and comparisons."""
-    shutil.copytree(base("native faster"), tmp_path / "study")
-    shutil.copytree(base("a pair"), tmp_path / "pair")
-    sides = [str(tmp_path / "pair" / side) for side in "ab"]
-    with without_figures():
-        assert main([str(tmp_path / "study")]) == 0
-        assert main(["compare", *sides]) == 0
-        assert claims_plainly(tmp_path / "study" / "report")
-        assert compared_plainly(tmp_path / "pair" / "b" / "compare")
-        for name, attack in {attack.name: attack for attack in (*ON_REPORT, *ON_PAIRS)}.items():
-            if name == "other programs beside one arm":
-                attack.do(tmp_path / "study")
-            if name == "B with other torch":
-                attack.do(tmp_path / "pair")
-        assert main([str(tmp_path / "study")]) == 0
-        assert main(["compare", *sides]) == 0
-        assert not claims_plainly(tmp_path / "study" / "report")
-        assert not compared_plainly(tmp_path / "pair" / "b" / "compare")
-    every(slower(1e-9))(tmp_path / "study")
-    with pytest.raises(UserError) as refused:
-        main([str(tmp_path / "study")])
-    assert refused.value.exit_code == EXIT_BAD_DATA

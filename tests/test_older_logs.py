@@ -160,26 +160,6 @@ def test_the_first_epoch_is_the_warm_up_or_five_where_enough_are_left(tmp_path: 
     assert (run["epochs_used"], run["seconds_per_epoch"]) == (5, 11.0)
 
 
-def test_what_the_layout_does_not_record_stays_unknown(tmp_path: Path) -> None:
-    found = read(tmp_path, log())
-    assert (
-        found.table("runs")[["seed", "images_per_second", "images_per_epoch", "dice"]].isna().all(axis=None)
-    )
-    assert found.summary["provenance"] == {}
-    assert (found.summary["points"][0]["images_per_second"], found.summary["throughput_unit"]) == (
-        None,
-        "epochs / h",
-    )
-    for fact in (
-        "images per epoch",
-        "one run per point",
-        "no provenance",
-        "test images",
-        "times are seconds",
-    ):
-        assert fact in found.notes
-
-
 @pytest.mark.parametrize(
     ("other", "said"),
     [
