@@ -184,7 +184,6 @@ FACTS: tuple[Fact, ...] = (
     Fact("data", "gradient bytes", "options", TRAINING, lambda told: str(told.gradient_bytes or "") or None),
     Fact("software", "commit", "all", SOFTWARE, lambda facts: facts.commit or NO_GIT, NO_GIT.__ne__),
     Fact("software", UNCOMMITTED_CHANGES, "all", SOFTWARE, lambda facts: str(facts.dirty), "False".__eq__),
-    Fact("software", "record format", "", "", lambda told: str(told.format)),
     Fact("software", "packages recorded", "series", "", lambda facts: ", ".join(sorted(facts.versions))),
     _of_workers("hosts", lambda worker: [worker.host]),
     _of_workers("devices", lambda worker: [worker.device], "all", DEVICES),

@@ -171,7 +171,7 @@ ON_GPUS: list[tuple[str, Change, str, str]] = [
 # What an honest study may have otherwise in one arm, and why.
 MAY_DIFFER: Mapping[str, str] = {
     "Header.kind": "names the line",
-    "Header.format": "older code is told by its commit",
+    "Header.format": "one format is read",
     "Header.attempt": "attempts may be many; what they tell is compared (test_refusals.py)",
     "Header.config_sha256": "follows from config",
     "Header.compute": "refused as emulated beside measured (test_emulation.py)",

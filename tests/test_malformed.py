@@ -94,7 +94,7 @@ RECORDS = (
     Case("loss null", change(SECOND, loss=None), "epoch 1 has no loss"),
     Case("unknown key", change(SECOND, accuracy=0.9), ":3: epoch.accuracy: Extra inputs are not permitted"),
     Case("missing key", change(SECOND, steps=...), ":3: epoch.steps: Field required"),
-    Case("format 6", change(HEADER, format=6), ":1: header.format: Input should be 1, 2, 3, 4 or 5"),
+    Case("format 6", change(HEADER, format=6), ":1: header.format: Input should be 5"),
     Case(
         "epoch of ten million million years",
         change(SECOND, seconds=1e300, worker_seconds=[1e300]),

@@ -41,7 +41,6 @@ from unet_scaling.study.errors import (
     UserError,
 )
 from unet_scaling.study.files import checksum_path, read_verified, retry_transient, write_verified
-from unet_scaling.study.record import progress_in_newest_words
 from unet_scaling.study.record_lines import AttemptFacts, Epoch, Evaluation, WorkerFacts
 from unet_scaling.study.study_file import CHECKPOINTS
 from unet_scaling.study.validation import StrictModel
@@ -49,7 +48,9 @@ from unet_scaling.study.validation import StrictModel
 # The newest may be damaged: then the run goes on from the one before it.
 KEPT_CHECKPOINTS = 2
 CHECKPOINT_PARTS: dict[str, type] = {"model": dict, "optimizer": dict, "workers": list, "progress": str}
-WORKER_PARTS: dict[str, type] = {"buffers": dict, "random": dict, "loss": Tensor, "seconds": float}
+WORKER_PARTS: dict[str, type] = {
+    "buffers": dict, "random": dict, "played_random": list, "own": list, "loss": Tensor, "seconds": float,
+}  # fmt: skip
 # A lack of memory or a fault of a GPU, also RuntimeErrors: no reason to remove a checkpoint.
 OF_THE_DEVICE = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
 UNFITTING = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
@@ -86,7 +87,7 @@ GRACE_SECONDS = 15.0
 class Progress(StrictModel):
     """The progress of a run: `step` steps of `epoch` are done, and these epochs and evaluations before.
 
-    `attempts` are the facts of those that trained it, the newest last; older checkpoints do not have them.
+    `attempts` are the facts of those that trained it, the newest last.
     """
 
     config_sha256: str
@@ -94,7 +95,7 @@ class Progress(StrictModel):
     step: int
     epochs: list[Epoch]
     results: list[Evaluation]
-    attempts: list[AttemptFacts] = Field([])
+    attempts: list[AttemptFacts] = Field(min_length=1)
 
     def lines(self) -> list[Epoch | Evaluation]:
         """Return epochs and evaluations in the order in which a record has them."""
@@ -191,7 +192,7 @@ def _restored(
                 buffer.copy_(saved)
         trained.optimizer.load_state_dict(state["optimizer"])
         set_generators(own["random"])
-        trained.set_own_state(own.get("own", []))
+        trained.set_own_state(own["own"])
     except OF_THE_DEVICE:
         raise
     except UNFITTING as error:
@@ -199,8 +200,7 @@ def _restored(
             f"{path} does not fit this run: {one_line(error)}; rename it to go on from the one before it",
             EXIT_BAD_DATA,
         ) from None
-    # An earlier version had none of them: then no player has drawn anything that counts.
-    trained.played_generators[:] = own.get("played_random", trained.played_generators)
+    trained.played_generators[:] = own["played_random"]
     return _progress(state), EpochSoFar(own["loss"].to(group.device), own["seconds"])
 
 
@@ -241,7 +241,7 @@ def _read(path: Path, config_sha256: str, workers: int) -> tuple[dict[str, Any] 
 
 
 def _progress(state: dict[str, Any]) -> Progress:
-    return Progress.model_validate_json(progress_in_newest_words(state["progress"]))
+    return Progress.model_validate_json(state["progress"])
 
 
 def _require_parts(state: object, parts: dict[str, type]) -> None:
@@ -275,16 +275,10 @@ def require_same_facts(earlier: Sequence[AttemptFacts], now: AttemptFacts, folde
     analysis would leave the whole run out. Other hosts, another commit or other variables are remarked: a
     lost node or a corrected program is no reason to train anew, and the analysis compares them.
 
-    Raises UserError: 65 where the checkpoints are of other images or do not say of which, 2 where they were
-    made on another device, or with other cores, threads or versions.
+    Raises UserError: 65 where the checkpoints are of other images, 2 where they were made on another device,
+    or with other cores, threads or versions.
     """
     cure = f"remove {folder}/checkpoint-* to train from the start"
-    if not earlier:
-        raise UserError(
-            f"the checkpoints in {folder} do not say which images they were trained on, for an earlier "
-            f"version of this program wrote them: {cure}",
-            EXIT_BAD_DATA,
-        )
     before = earlier[-1]
     if before.manifest_sha256 != now.manifest_sha256:
         raise UserError(

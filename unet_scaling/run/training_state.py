@@ -86,14 +86,13 @@ def generators() -> Generators:
 
 
 def set_generators(state: Generators) -> None:
-    """Set those generators that `state` names: a checkpoint of an earlier version has torch's alone."""
+    """Set the generators to a state that `generators` returned."""
     torch.set_rng_state(state["cpu"])
     if "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"])
-    if "python" in state:
-        random.setstate(state["python"])
-        key, *rest = state["numpy"]
-        np.random.set_state(("MT19937", key.numpy().astype(np.uint32), *rest))
+    random.setstate(state["python"])
+    key, *rest = state["numpy"]
+    np.random.set_state(("MT19937", key.numpy().astype(np.uint32), *rest))
 
 
 def seed_generators(seed: int, rank: int) -> None:

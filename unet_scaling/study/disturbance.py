@@ -215,7 +215,7 @@ def _taken(facts: CpuFacts, seconds: float, sync: float) -> float:
 def _waited(facts: CpuFacts, seconds: float, sync: float) -> float | None:
     """Return the share in which the training thread waited for a core that its own helpers did not have.
 
-    Others cannot have had more of the cores than the process left. Records before format 4 have this only.
+    Others cannot have had more of the cores than the process left. Early records have this only.
     """
     waiting = waiting_seconds(facts, seconds, sync)
     if waiting is None:

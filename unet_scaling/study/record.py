@@ -17,35 +17,20 @@ One JSON object a line, written by worker 0, flushed and synced line by line. In
 Every line ends with the CRC-32 of what stands before it, so that a damaged digit is noticed too (why not
 SHA-256: files.py).
 
-Format history
-    1  first format
-    2  the line `probe`; in `epoch` the fields budget, no_budget, cpu and gpu, in `header` resumed and
-       in `end` position: none of them in format 1
-    3  the line `startup`, and peak_memory_bytes in the cpu of an epoch: neither in formats 1 and 2
-    4  `earlier` in the header, `environment` of its workers, other_seconds in the cpu of an epoch, and
-       longest_step in its budget
-    5  renamed: `config` and `config_sha256` in the header were `point` and `point_sha256`, and
-       `warm_up_step_seconds` in `startup` was `rehearsal_seconds`; the digest covers what is no default;
-       gradient_bytes in the header is new; without switches and page faults in the cpu of an epoch,
-       smoothed_jaccard in `result` and repeated_epochs in `resumed` (early records of format 5 still have
-       some of these, and no gradient_norms in an epoch, nor other_workers_seconds in its cpu);
-       only those of a virtual cluster that is dilated, or whose links are limited, have dilation and
-       link_rate in the header, and quota in the cpu of an epoch;
-       of an emulated run only: compute in the header, no loss in an epoch, and no line `result`;
-       of a script's run only: the line `script`, no learning rate in an epoch, and scores in `end`;
-       of a task that a Python file defines only: task in the configuration, and the line `scores`;
-       early records have no ended_utc in `end`;
-       of a study with [saliency] only: saliency in the configuration, the line `saliency`, and explained in
-       `end`
-
-Lines of older formats are brought into these words as they are read (`in_newest_words`). Until format 4 the
-digest covered all but the options that came after format 1.
+Format 5 is read, and no earlier one. Some of its lines exist under conditions only:
+    compute in the header, no loss in an epoch, and no line `result`: of an emulated run
+    dilation and link_rate in the header, and quota in the cpu of an epoch: of a virtual cluster that is
+    dilated, or whose links are limited
+    the line `script`, no learning rate in an epoch, and scores in `end`: of a script's run
+    task in the configuration, and the line `scores`: of a task that a Python file defines
+    saliency in the configuration, the line `saliency`, and explained in `end`: of a study with [saliency]
+Early records lack gradient_bytes in the header, environment of its workers, longest_step in the budget and
+other_workers_seconds in the cpu of an epoch, and ended_utc in `end`.
 
 The models of the lines are in record_lines.py.
 """
 
 import errno
-import hashlib
 import json
 import os
 import zlib
@@ -57,9 +42,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from unet_scaling.study.config import WRAPPERS, RunConfig
-from unet_scaling.study.files import PRIVATE, parse_json, read_regular, retry_transient
-from unet_scaling.study.options import OPTION_TABLES
+from unet_scaling.study.files import PRIVATE, read_regular, retry_transient
 from unet_scaling.study.record_lines import (
     SALIENCY_FOLDER,
     End,
@@ -89,28 +72,6 @@ TaggedLine = Annotated[RecordLine, Field(discriminator="kind")]
 AnyLine = TypeVar("AnyLine", Header, ScriptHeader, Startup, Probe, Saliency, End)
 _ANY_LINE: TypeAdapter[RecordLine] = TypeAdapter(TaggedLine)
 _ALL_LINES: TypeAdapter[list[RecordLine]] = TypeAdapter(list[TaggedLine])
-# Headers up to this format name the configuration otherwise.
-NEWEST_OLDER_FORMAT = 4
-# What the digests of formats 1 to 4 left out where it had its default. No option is ever added here.
-OPTIONS_OUTSIDE_OLDER_DIGESTS = {
-    "data": (
-        "loader_workers", "augment_flips", "augment_crop", "augment_brightness", "augment_contrast",
-    ),
-    "training": (
-        "budget", "noise_scale_every", "timeout_seconds", "checkpoint_minutes", "cores_per_worker",
-        "gradient_compression", "plays",
-    ),
-    "pytorch_native": ("gradient_as_bucket_view", "static_graph"),
-    "horovod": ("yield_when_idle", "groups", "controller"),
-}  # fmt: skip
-DROPPED_CPU_COUNTERS = (
-    "training_voluntary_switches", "process_voluntary_switches", "process_involuntary_switches",
-    "minor_faults", "training_involuntary_switches", "major_faults",
-)  # fmt: skip
-# A line without any of these needs no change; looking for them is faster than parsing JSON.
-KEYS_OF_OLDER_LINES = (
-    b'"point_sha256"', b'"rehearsal_seconds"', b'"major_faults"', b'"smoothed_jaccard"', b'"repeated_epochs"',
-)  # fmt: skip
 
 
 class RecordWriter:
@@ -210,10 +171,9 @@ def _read_lines(path: Path) -> tuple[Sequence[RecordLine], list[str]]:
     """Return the valid lines of a file, and a problem for each of the others. Raises OSError."""
     raw = read_regular(path)
     raw_lines = raw.splitlines(keepends=True)
-    content = _content if _may_be_older(raw) else _without_checksum
     try:
         # All lines in one call take a third of the time that they take one by one.
-        lines = _ALL_LINES.validate_json(b"[" + b",".join(map(content, raw_lines)) + b"]")
+        lines = _ALL_LINES.validate_json(b"[" + b",".join(map(_without_checksum, raw_lines)) + b"]")
         if len(lines) == len(raw_lines):
             return lines, []
     except ValueError:
@@ -280,23 +240,8 @@ def _without_checksum(raw: bytes) -> bytes:
     return content + b"}"
 
 
-def _content(raw: bytes) -> bytes:
-    """Return the JSON object of a line in the words of the newest format. Raises ValueError."""
-    content = _without_checksum(raw)
-    if not _may_be_older(content):
-        return content
-    try:
-        return in_newest_words(content)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"the line is of no known format: {error!r}") from None
-
-
-def _may_be_older(content: bytes) -> bool:
-    return any(key in content for key in KEYS_OF_OLDER_LINES)
-
-
 def _parse(raw: bytes) -> RecordLine:
-    content = _content(raw)
+    content = _without_checksum(raw)
     try:
         return _ANY_LINE.validate_json(content)
     except ValidationError as error:
@@ -429,63 +374,3 @@ def different_versions(workers: list[WorkerFacts], versions_by_rank: list[dict[s
             named = [f"{by_rank[rank]} on worker {rank} ({workers[rank].host})" for rank in compared]
             sentences.append(f"{name} is {' and '.join(named)}")
     return sentences
-
-
-def in_newest_words(content: bytes) -> bytes:
-    """Return a line as it would be written now.
-
-    Raises ValueError where the configuration does not match the digest beside it.
-    """
-    return json.dumps(_newest_line(parse_json(content))).encode()
-
-
-def progress_in_newest_words(content: str) -> str:
-    """Return the progress of a checkpoint, whose epochs and results are lines of a record, likewise."""
-    if not any(key.decode() in content for key in KEYS_OF_OLDER_LINES):
-        return content
-    progress = parse_json(content)
-    for lines in ("epochs", "results"):
-        progress[lines] = [_newest_line(line) for line in progress.get(lines, [])]
-    return json.dumps(progress)
-
-
-def _newest_line(line: dict[str, Any]) -> dict[str, Any]:
-    kind = line.get("kind", "")
-    if kind == "header":
-        return _newest_header(line)
-    if kind == "startup" and "rehearsal_seconds" in line:
-        line["warm_up_step_seconds"] = line.pop("rehearsal_seconds")
-    elif kind == "epoch":
-        for counters in line.get("cpu") or []:
-            for name in DROPPED_CPU_COUNTERS:
-                counters.pop(name, None)
-    elif kind == "result":
-        line.pop("smoothed_jaccard", None)
-    return line
-
-
-def _newest_header(line: dict[str, Any]) -> dict[str, Any]:
-    if line.get("resumed"):
-        line["resumed"].pop("repeated_epochs", None)
-    if line.get("format", 0) > NEWEST_OLDER_FORMAT or "point" not in line:
-        return line
-    config = line.pop("point")
-    if older_digest(config) != line.pop("point_sha256"):
-        raise ValueError("the point was changed after the run: its SHA-256 differs")
-    return line | {"config": config, "config_sha256": RunConfig.model_validate(config).digest()}
-
-
-def older_digest(config: dict[str, Any]) -> str:
-    """Return the SHA-256 by which formats 1 to 4 knew a configuration."""
-    # No run of those days could be of a framework that was added since.
-    content = {key: value for key, value in config.items() if key not in WRAPPERS}
-    for table, options in OPTIONS_OUTSIDE_OLDER_DIGESTS.items():
-        fields = OPTION_TABLES[table].model_fields
-        if content[table] is not None:
-            content[table] = {
-                key: value
-                for key, value in content[table].items()
-                if key not in options or value != fields[key].default
-            }
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()

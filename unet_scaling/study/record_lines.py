@@ -102,7 +102,7 @@ class Header(AttemptFacts):
     """The facts of a run: enough to repeat it, and to decide whether it may be compared."""
 
     kind: Literal["header"] = "header"
-    format: Literal[1, 2, 3, 4, 5] = 5
+    format: Literal[5] = 5
     config: RunConfig
     config_sha256: Digest
     train_images: PositiveInt
@@ -110,7 +110,7 @@ class Header(AttemptFacts):
     initial_weights_sha256: Digest
     gradient_bytes: PositiveInt | None = Field(
         None,
-        description="of all gradients of a step, in the type that travels; none in formats 1 to 4",
+        description="of all gradients of a step, in the type that travels; none in early records",
     )
     compute: ComputeFacts | None = Field(
         None, description="by which emulated workers wait; none where they compute"
@@ -182,7 +182,7 @@ class Budget(StrictModel):
     optimizer_seconds: list[Duration]
     rest_seconds: list[Duration] = Field(description="what is left of the epoch")
     wire_seconds: Duration = Field(description="smallest sync of all workers, summed over the steps")
-    longest_step: LongestStep | None = Field(None, description="none in formats 1 to 3")
+    longest_step: LongestStep | None = Field(None, description="none in early records")
 
     def worker_sums(self) -> list[float]:
         """Return the seconds of all phases of each worker."""
@@ -316,9 +316,7 @@ class Epoch(StrictModel):
     warmup: bool = Field(description="not to be used for throughput")
     budget: Budget | None = Field(None, description="where the seconds went; none where it was off")
     no_budget: str | None = Field(None, description="why there is none though it was on")
-    cpu: list[CpuFacts] | None = Field(
-        None, description="of each worker, by rank; none without a budget, nor in format 1"
-    )
+    cpu: list[CpuFacts] | None = Field(None, description="of each worker, by rank; none without a budget")
     gpu: list[GpuFacts] | None = Field(None, description="of each worker, by rank; none without NVML")
     gradient_norms: dict[str, list[float]] | None = Field(
         None, description="of records by older code, which sampled the gradient noise scale; not used"

@@ -53,13 +53,12 @@ class RepeatHistory(StrictModel):
     """The content of repeats.json: how a study came to its repeats, after its results were looked at.
 
     totals    the first total, and the one after each time that repeats were added
-    by_hand   how often the user asked for more, by --more-repeats or by a change of the study; None in
-              older files: each time after the first total
+    by_hand   how often the user asked for more, by --more-repeats or by a change of the study
     adaptive  whether the study has ever added repeats "until" its intervals are narrow
     """
 
     totals: list[PositiveInt] = Field([])
-    by_hand: NonNegativeInt | None = None
+    by_hand: NonNegativeInt
     adaptive: bool = False
 
 
@@ -99,16 +98,10 @@ def note_look(study_folder: Path, before: int, total: int, *, by_hand: bool, ada
     totals = history.totals or [before]
     noted = RepeatHistory(
         totals=totals if totals[-1] == total else [*totals, total],
-        by_hand=_looks_by_hand(history, adaptive) + by_hand,
+        by_hand=history.by_hand + by_hand,
         adaptive=adaptive or history.adaptive,
     )
     write_json_with_checksum(study_folder / REPEATS_NAME, noted.model_dump(mode="json"))
-
-
-def _looks_by_hand(history: RepeatHistory, adaptive: bool) -> int:
-    if history.by_hand is not None:
-        return history.by_hand
-    return 0 if adaptive else max(0, len(history.totals) - 1)
 
 
 @dataclass(frozen=True)
@@ -129,11 +122,10 @@ def stopping_rule(
     already. `further`: there are repeats that nothing asks for, as after one such time.
     """
     adaptive = until is not None or history.adaptive
-    by_hand = _looks_by_hand(history, adaptive)
     reasons = [f"repeats were added {until}"] if until else []
     if history.adaptive and not until:
         reasons.append("repeats were added until intervals were narrow, before the study gave a number")
-    if by_hand:
+    if history.by_hand:
         totals = ", ".join(map(str, history.totals))
         reasons.append(f"the user asked for more after the results had been there ({totals} in all)")
     if further:
@@ -142,7 +134,7 @@ def stopping_rule(
     if early and not adaptive:
         significance = EARLY_SIGNIFICANCE
         reasons.append("not all repeats that were asked for are there")
-    significance /= 1 + by_hand + further
+    significance /= 1 + history.by_hand + further
     if not reasons:
         return StoppingRule(significance)
     confidence = f"the intervals of the ratio are of {100 * (1 - significance):.3g} % confidence"

@@ -129,8 +129,6 @@ def recorded_study(folder: Path) -> StudyConfig | None:
         raise UserError(f"{path} cannot be read: {error}; rename it: {LAUNCH_HINT} writes it again") from None
     if isinstance(content, dict):
         content.pop(HISTORY_KEY, None)
-        if "claims" in content:  # its name before record format 5
-            content["criteria"] = content.pop("claims")
     return validated(StudyConfig, content, str(path))
 
 
