@@ -183,7 +183,7 @@ def load_reference(folder: Path, work: EpochWork | None = None, names: Names | N
         throughput="images_per_second" if work else EPOCHS_PER_HOUR,
         unit="images / s" if work else "epochs / h",
         iou_scope="test images unknown",
-        notes=tuple(_notes(logs, work, arms)),
+        notes=tuple(_notes(logs, work)),
         provenance_known=False,
     )
 
@@ -384,15 +384,8 @@ def _epochs_asked(rates: Sequence[float]) -> int | None:
     return epochs if drops[:2] == [first, second] and drops[2] in (late, late + 1) else None
 
 
-def _notes(logs: Sequence[Log], work: EpochWork | None, names: Names) -> list[str]:
+def _notes(logs: Sequence[Log], work: EpochWork | None) -> list[str]:
     """Return what these logs cannot say, what was assumed of them, and where they differ."""
-    speedups = []
-    for framework in FRAMEWORKS:
-        seconds = {log.workers: log.seconds_per_epoch for log in logs if log.framework == framework}
-        alone = seconds.pop(1, None)
-        if alone and seconds:
-            each = [f"{alone / of:.2f} on {workers}" for workers, of in seconds.items()]
-            speedups.append(f"{names[framework]} {', '.join(each)}")
     counts = sorted({log.workers for log in logs})
     outside = []
     for log in logs:
@@ -407,7 +400,6 @@ def _notes(logs: Sequence[Log], work: EpochWork | None, names: Names) -> list[st
         said="older",
         work=work,
         steps=[f"{work.steps(workers)} on {workers}" for workers in counts] if work else [],
-        speedups=speedups,
         short=[f"{log.name} ({len(log.rows)} epochs)" for log in logs if log.warmup_epochs < WARMUP_EPOCHS],
         outside=outside,
         first_drop=_DROP_SHARES[0],

@@ -29,7 +29,7 @@ from analysis.stats import (
     share_interval,
 )
 from analysis.study import NAN, POINT, Array, Explained, Study, bounded
-from analysis.text import bracketed, count, first_of, labelled, listed, percent
+from analysis.text import bracketed, count, first_of, labelled, percent
 from unet_scaling.study.record_lines import Header, SaliencyPhases
 from unet_scaling.study.saliency import Faithfulness, SaliencyScore
 from unet_scaling.study.texts import score_title
@@ -439,7 +439,6 @@ def _sameness(study: Study) -> Iterator[str]:
             yield first_of(differing, "run", _MOST_NAMED, "; ")
     else:
         yield "no two runs have the same weights and settings: no maps are compared"
-    yield from _other_weights(study)
 
 
 def _what_decides(study: Study, run: str) -> Hashable:
@@ -469,22 +468,3 @@ def _difference(first: str, expected: Mapping[str, str], run: str, found: Mappin
     others = [image for image in {**expected, **found} if expected.get(image) != found.get(image)]
     images = f"{len(others)} of {count(len(found), 'image')}"
     return f"{run} made other maps than {first} of the same weights on {images}, the first {others[0]!r}"
-
-
-def _other_weights(study: Study) -> Iterator[str]:
-    """Yield which frameworks trained other weights than which from the same seed on as many workers."""
-    runs = study.runs[study.runs["run"].isin(list(study.explained))]
-    times: dict[tuple[str, ...], int] = {}
-    for _, same in runs.groupby(["options", "workers", "repeat"], sort=False):
-        classes: dict[str, dict[str, None]] = {}
-        for run, framework, knobs in zip(same["run"], same["framework"], same["knobs"], strict=True):
-            name = study.names[framework] + (f" ({knobs})" if knobs else "")
-            classes.setdefault(study.explained[run].manifest.weights_sha256, {})[name] = None
-        if same["framework"].nunique() > 1 and len(classes) > 1:
-            key = tuple(map(listed, classes.values()))
-            times[key] = times.get(key, 0) + 1
-    for (first, *others), number in times.items():
-        yield (
-            f"from {count(number, 'seed')}, {first} trained other weights than {', and than '.join(others)}: "
-            "maps of other weights are not compared"
-        )

@@ -385,7 +385,6 @@ def comparison_page(comparison: StudyComparison, drawings: Sequence[DrawnFigure]
         "compare",
         name=clean(f"{b.title} against {a.title}"),
         frameworks=NAMES,
-        run_links={},
         files=("compare.csv", "compare_facts.csv"),
         about=f"{listed(launches)}, {count(len(comparison.points), 'point')} in both",
         light=light,

@@ -154,7 +154,7 @@ class Inputs:
         The baseline is that of their point, so that they scatter about its median.
         """
         runs = self.study.runs.assign(throughput=self.study.runs[self.study.throughput])
-        runs = runs[[*POINT, "run", "hosts", "seed", "iou", "throughput"]]
+        runs = runs[[*POINT, "run", "iou", "throughput"]]
         runs = runs[runs.groupby(POINT).cumcount() < MOST_SINGLE_RUNS]
         of_point = self.points[[*POINT, "repeats", "throughput", "speedup"]]
         runs = runs.merge(of_point, on=POINT, how="left", suffixes=("", "_of_point"))

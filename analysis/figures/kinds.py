@@ -30,9 +30,9 @@ from analysis.figures.frame import (
     worker_axis,
     write,
 )
-from analysis.figures.style import DASHED, DOTTED, PALETTE, SERIES_STYLES, Colour, shortened, text_width
+from analysis.figures.style import DASHED, PALETTE, SERIES_STYLES, Colour, shortened, text_width
 from analysis.study import Array, Names, bounded
-from analysis.text import Row, chart_number, chart_percent, first_of
+from analysis.text import Row, chart_number, chart_percent
 
 # Labels at the ends of lines have so much room in every panel, so that axes side by side are of one width.
 LABELS_PX = 110
@@ -40,8 +40,6 @@ LABELS_PX = 110
 BAR_STEP_PX = 3
 RUN_STEP_PX = 5
 OPEN_STEP_PX = 6
-# Of a launch on more hosts the first ones are named.
-MOST_NAMED_HOSTS = 3
 # Margins that an axis spans at least: with fewer, the noise of the seeds would look like a loss.
 LEAST_MARGINS = 4
 # More panels of bars would not fit on a printed page.
@@ -67,7 +65,7 @@ class Line(Chart):
     """A quantity over the workers: medians with their intervals, and single runs beside them.
 
     rows       may have a column note, which is written beside a point
-    runs       single runs with the columns POINT, run, hosts, seed, throughput in `run_unit`, and `y`
+    runs       single runs with the columns POINT, run, throughput in `run_unit`, and `y`
     label      text at the end of a line
     scale      of the values: from zero, or logarithmic where the workers span much
     ideal      whether to draw as many as there are workers, to compare with
@@ -93,15 +91,7 @@ class Line(Chart):
         most = self.runs["repeats"].max() if len(self.runs) else 1
         cut = f", the first {MOST_SINGLE_RUNS} of a point" if most > MOST_SINGLE_RUNS else ""
         marks = f"Small marks: single runs{cut}; large: the median of all." if most > 1 else ""
-        gap = any(self.values(series).isna().any() for series in self.series if len(series.rows(self.rows)))
-        return [marks, self.says, "Dotted: a point in between is missing." if gap else ""]
-
-    def values(self, series: DrawnSeries) -> "pd.Series[float]":
-        """Return the values of a series between its ends; NaN where another line of its panel has a point."""
-        rows = series.rows(self.rows).set_index("workers")[self.y]
-        counts = self.rows.loc[self.rows["options"] == series.options, "workers"]
-        known = rows[rows.notna()].index
-        return rows.reindex(sorted({n for n in counts if len(known) and known.min() <= n <= known.max()}))
+        return [marks, self.says]
 
     def panel(self, series: Sequence[DrawnSeries]) -> Panel:
         """Return a panel with room for the labels at the ends of the lines."""
@@ -151,12 +141,9 @@ class Line(Chart):
         rows, style = series.rows(self.rows), series.style
         self._draw_runs(axes, series, side)
         draw_intervals(axes, series, rows, self.y, BAR_STEP_PX * side)
-        values = self.values(series)
-        (line,) = axes.plot(values.index, values, label=series.name, **series.look())
+        known = rows[rows[self.y].notna()]
+        (line,) = axes.plot(known["workers"], known[self.y], label=series.name, **series.look())
         title_marks(line, [f"{series.name} {self.mark(row)}" for row in records(rows, self.y)])
-        if values.isna().any():
-            known = values.dropna()
-            axes.plot(known.index, known, color=style.colour, linestyle=DOTTED, linewidth=1.4, zorder=3)
         for row in records(rows, "note") if "note" in rows else ():
             where = ("data", "axes fraction") if np.isnan(row[self.y]) else ("data", "data")
             note = Label(row["workers"], np.nan_to_num(row[self.y], nan=0.01), row["note"], style.text_colour)
@@ -180,11 +167,8 @@ class Line(Chart):
         (dots,) = axes.plot(x, y, transform=where, **look)
         titles = []
         for run in known:
-            hosts = first_of(str(run["hosts"]).split(), "host", MOST_NAMED_HOSTS)
             speed = chart_number(run["throughput"], ".4g")
-            known_speed = f"{speed} {self.run_unit}" if speed else ""
-            known_seed: str = f"seed {run['seed']}" if pd.notna(run["seed"]) else ""
-            titles.append(", ".join(filter(None, (run["run"], hosts, known_speed, known_seed))))
+            titles.append(f"{run['run']}, {speed} {self.run_unit}" if speed else run["run"])
         title_marks(dots, titles)
 
 

@@ -51,7 +51,6 @@ LineStyle = Literal["-"] | tuple[float, tuple[float, ...]]
 # Of the settings of knobs of a framework.
 LINE_STYLES: tuple[LineStyle, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
 DASHED: LineStyle = (0, (4, 3))
-DOTTED: LineStyle = (0, (1, 2.2))
 # The type scale: texts and ticks, names of axes, names of panels. The page has the same sizes.
 TEXT_PX = 12
 AXIS_TITLE_PX = 13

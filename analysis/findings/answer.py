@@ -30,7 +30,6 @@ from analysis.stats import RECOMMENDED_REPEATS
 from analysis.study import COMPARED, NAMES, NOT_PROVEN_EQUAL, POINT, Study
 from analysis.text import Row, after, capitalised, count, device_of, lines
 from unet_scaling import PROJECT
-from unet_scaling.study.config import Framework
 from unet_scaling.study.disturbance import MOST_DISTURBED
 from unet_scaling.study.texts import CALLED, LAUNCH_HINT
 
@@ -309,7 +308,9 @@ def verdicts(study: Study, comparisons: pd.DataFrame) -> Iterator[Verdict]:
         # A study of one framework asks for no comparison.
         is_wanted = study.asked is None or missing in set(study.asked["framework"])
         if not (len(native) and len(horovod)) and set(COMPARED) <= study.names.keys() and is_wanted:
-            yield Verdict(options, "", _unmatched(study, runs, missing))
+            left_out = study.left_out[study.left_out["framework"] == missing].to_dict("records")
+            known = {"missing": study.names[missing], "left_out": left_out}
+            yield Verdict(options, "", lines("verdict", study=study, row=None, **known)[0])
         for knobs in product(native, horovod):
             compared = " against ".join(knob for knob in knobs if knob)
             row = decided.get((options, *knobs))
@@ -320,25 +321,6 @@ def verdicts(study: Study, comparisons: pd.DataFrame) -> Iterator[Verdict]:
             disagree = row["outcome"] != NOT_ENOUGH and medians_disagree(row)
             (text,) = lines("verdict", study=study, row=row, disagree=disagree)
             yield Verdict(options, compared, text, row["outcome"], pair_of([row[name] for name in PAIR]))
-
-
-def _unmatched(study: Study, runs: pd.DataFrame, missing: Framework) -> str:
-    """Return why these runs of equal options have no usable run of the other framework to compare with.
-
-    Where that framework has runs of other options, the options in which those nearest to these differ are
-    named with both values.
-    """
-    others = study.runs[study.runs["framework"] == missing]
-    axes = [axis for axis in study.axes if not is_knob(axis)]
-    here = runs.iloc[0]
-    differing = [
-        [(axis, here[axis], other[axis]) for axis in axes if other[axis] != here[axis]]
-        for other in others[axes].drop_duplicates().to_dict("records")
-    ]
-    left_out = study.left_out[study.left_out["framework"] == missing].to_dict("records")
-    nearest = min(differing, key=len) if axes and differing else []
-    known = {"missing": study.names[missing], "nearest": nearest, "left_out": left_out}
-    return lines("verdict", study=study, row=None, **known)[0]
 
 
 def wrapper_verdicts(study: Study, table: pd.DataFrame) -> Iterator[Verdict]:

@@ -1,6 +1,5 @@
 """All tables of a report, a line for each column: of its file, of docs/columns.md and of the page."""
 
-import numpy as np
 import pandas as pd
 
 from analysis.assemble import Report
@@ -8,7 +7,6 @@ from analysis.beside import pair_table
 from analysis.diagnosis import diagnosis_table
 from analysis.report.tables import Grid, Table
 from analysis.study import NAN, SERIES
-from analysis.text import Row, clean
 
 # Nobody makes more; that a difference needs them says only that it is small.
 _MOST_REPEATS = 1000
@@ -39,25 +37,10 @@ def _repeats_of_undecided(_report: Report, table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(repeats_needed=told)
 
 
-def _with_reasons(report: Report, table: pd.DataFrame) -> pd.DataFrame:
-    """Return what stands against "not inferior", without what the other columns and the lead say."""
-    shared = shared_reasons(report)
-    rows = table.to_dict("records")
-    reasons = ["; ".join(each for each in _reasons(row) if each not in shared) for row in rows]
+def _with_reasons(_report: Report, table: pd.DataFrame) -> pd.DataFrame:
+    """Return what stands against "not inferior", where it is in doubt."""
     unclear = table["non_inferior"].isin(("no", "not shown"))
-    return _without_zeros(table).assign(why_not=np.where(unclear, reasons, ""))
-
-
-def shared_reasons(report: Report) -> tuple[str, ...]:
-    """Return what stands behind every answer alike, such as the confidence level and the test images."""
-    rows = report.iou[report.iou["workers"] > 1].to_dict("records")
-    reasons = list(map(_reasons, rows)) or [[]]
-    return tuple(each for each in reasons[0] if all(each in others for others in reasons))
-
-
-def _reasons(row: Row) -> list[str]:
-    """Return the reasons of a row; the difference has its own column."""
-    return [each for each in clean(row["why"]).split("; ") if not each.startswith("difference ")]
+    return _without_zeros(table).assign(why_not=table["why"].where(unclear, ""))
 
 
 def _without_zeros(table: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from analysis.figures.svg import DrawnFigure
 from analysis.findings.answer import Answer
 from analysis.findings.decide import Kind
 from analysis.forecast import score_notes
-from analysis.report.columns import TABLES, grids, shared_reasons
+from analysis.report.columns import TABLES, grids
 from analysis.report.exports import origin_line, origins, reproduction
 from analysis.report.tables import Grid, words_of
 from analysis.saliency import Areas, areas_of, gain
@@ -58,11 +58,10 @@ KIND_WORDS: dict[Kind, str] = {
 def report_page(
     report: Report,
     figures: Mapping[str, Sequence[DrawnFigure]],
-    links: Mapping[str, str],
 ) -> str:
     """Return the report as HTML. The template escapes every text; figures are the project's own SVG.
 
-    `figures` returns those of a section; `links` has the folder of each run that is linked, by its name.
+    `figures` returns those of a section.
     """
     study = report.study
     # What logs in the older layout, and emulated runs, cannot say.
@@ -82,7 +81,6 @@ def report_page(
         caveats=caveats,
         main_figures=figures.get(MAIN, ()),
         sections=list(sections(report, figures)),
-        run_links=links,
         origins=origins(study.subject),
         origin_line=origin_line(study.subject),
         reproduction=reproduction(study.subject),
@@ -301,7 +299,6 @@ FOUND: Mapping[str, Callable[[Report], Sequence[str]]] = {
     "against": lambda report: [outcomes_of(report.comparisons)],
     "strategies": lambda report: [strategy_sentence(report.study, report.strategies)],
     "budget": _budget,
-    "iou": shared_reasons,
     "cost": lambda report: report.targets,
     "request": lambda report: report.request_sentences,
     "prediction": _prediction,

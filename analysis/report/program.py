@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from urllib.parse import quote
 
 import pandas as pd
 from rich import box
@@ -56,7 +55,7 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     figures = by_section(report, started)
     for drawn in (drawn for of_section in figures.values() for drawn in of_section):
         contents |= {f"{drawn.name}.svg": drawn.svg, f"{drawn.name}.png": drawn.png}
-    contents[PAGE_NAME] = report_page(report, figures, run_links(report, folder)).encode()
+    contents[PAGE_NAME] = report_page(report, figures).encode()
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE, durable=False)
@@ -65,20 +64,6 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     for name in (pictures | tables) - contents.keys():
         (folder / name).unlink(missing_ok=True)
     return [folder / name for name in contents]
-
-
-def run_links(report: Report, folder: Path) -> dict[str, str]:
-    """Return the link of each run, used or left out, that lies beside the report's folder, by its name."""
-    study = report.study
-    tables = [study.runs, study.all_left_out]
-    tables += [part.runs for part in (study.played, study.maps_only) if part is not None]
-    parent = folder.resolve().parent
-    links = {}
-    for name in sorted({name for table in tables for name in table["run"]}):
-        path = parent / name
-        if path.is_dir() or path.is_file():
-            links[clean(name)] = f"../{quote(name, safe='')}{'/' if path.is_dir() else ''}"
-    return links
 
 
 def draw_figures(report: Report) -> Iterable[DrawnFigure | None]:

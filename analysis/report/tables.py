@@ -68,10 +68,7 @@ class Grid:
 
 
 def text_column(heading: str, name: str, kind: str = "text") -> Column:
-    """Return a column of texts; of kind `run` each is a link to its folder where the page knows it.
-
-    Of kind `badge` answers such as yes and no have the colours of the style sheet.
-    """
+    """Return a column of texts; of kind `badge` answers such as yes and no have colours of their own."""
 
     def cell(row: Row) -> Cell:
         value = row[name]
