@@ -5,7 +5,6 @@ evaluation and checkpoints. Worker-hours are workers times these hours, node-hou
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -82,11 +81,6 @@ def summarise(study: Study) -> pd.DataFrame:
         add_bounded(points, f"efficiency{suffix}", speedup / _values(points["workers"]))
     add_bounded(points, "deviation", (1 - points[f"efficiency{end}"] for end in ("", "_high", "_low")))
     points["unknown"] = np.where(own == NONE, NO_BASELINE, "")
-    nodes = _full_nodes(study, runs, launches)
-    most_nodes = nodes.groupby([points[name] for name in SERIES], sort=False).transform("max")
-    speedup = speedups(baseline_rows(points, (nodes == 1) & (most_nodes > 1)))
-    add_bounded(points, "node_speedup", np.where(nodes.notna(), speedup, np.nan))
-    add_bounded(points, "node_efficiency", speedup / _values(nodes))
     return points
 
 
@@ -109,23 +103,6 @@ def _common_baseline(points: pd.DataFrame) -> Integers:
         if set(alone["framework"]) == set(rows["framework"]):
             baseline[rows.index] = alone["throughput"].idxmax()
     return baseline
-
-
-def _full_nodes(study: Study, runs: pd.DataFrame, launches: Launches) -> "pd.Series[float]":
-    """Return on how many full nodes the runs of each point ran; NaN where a node was not full.
-
-    A node is full where it holds as many workers as any node of the study; none is where all hold one.
-    Where a node holds several workers, those on one node share memory and no network, so that efficiency
-    against 1 worker mixes what is lost inside a node with what is lost between nodes.
-    """
-    workers = {
-        run: Counter(worker.host for worker in header.workers).values()
-        for run, header in study.headers.items()
-    }
-    most = max((max(each) for each in workers.values()), default=1)
-    full = {run: float(len(each)) for run, each in workers.items() if most > 1 and {*each} == {most}}
-    groups = runs["run"].map(full).astype(float).groupby(launches.point)
-    return groups.first().where(groups.nunique(dropna=False) == 1)
 
 
 def unequal_work(study: Study) -> Iterator[str]:

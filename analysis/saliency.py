@@ -36,8 +36,6 @@ from unet_scaling.study.texts import score_title
 
 _PHASES = tuple(SaliencyPhases.model_fields)
 _SHARES = tuple(f"{phase}_share" for phase in _PHASES)
-# Seconds of all workers together, for one map.
-_PARTS = tuple(f"{phase}_seconds" for phase in _PHASES)
 _LINE = ("split", "masks", "images", "maps", "maps_made_here", "seconds", "check_seconds", "epochs")
 _RUN_COLUMNS = (
     "run", *POINT, "repeat", "split", "method", "masks", "images", "maps", "maps_made_here", "seconds",
@@ -46,7 +44,7 @@ _RUN_COLUMNS = (
 _POINT_COLUMNS = (
     *POINT, "repeats", "split", "method", "masks", "images", "maps",
     *bounded("maps_per_second", "speedup", "efficiency", "worker_seconds_per_map"),
-    *_PARTS, *_SHARES, "peak_bytes", "unknown",
+    *_SHARES, "peak_bytes", "unknown",
 )  # fmt: skip
 _KINDS = ("deletion", "insertion")
 AREAS = ("deletion_area", "random_deletion_area", "insertion_area", "random_insertion_area")
@@ -56,7 +54,6 @@ FAITHFUL_COLUMNS = (
     "untrained_images", "untrained_maps", "untrained_better", "untrained_share", "untrained_share_low",
     "untrained_share_high", "untrained_correlation", "weights_sha256",
 )  # fmt: skip
-IMAGE_COLUMNS = ("run", "image", "position", "score", "map_sha256", "no_map", *AREAS)
 SALIENCY_CURVE_COLUMNS = (
     "options", "score", "kind", "pixel_share", "images", "trainings",
     *bounded("own", "random"),
@@ -78,8 +75,8 @@ _MOST_NAMED = 3
 class SaliencyFindings:
     """The tables and sentences on saliency maps; `maps` is the study whose throughput is maps per second.
 
-    `images` has the maps of every image of every run, `curves` their deletion and insertion curves, the mean
-    over images. The first of `sentences` is the most important one; `warnings` speak against trusting maps.
+    `curves` has the deletion and insertion curves, the mean over images. The first of `sentences` is the most
+    important one; `warnings` speak against trusting maps.
     """
 
     study: Study
@@ -87,7 +84,6 @@ class SaliencyFindings:
     runs: pd.DataFrame
     points: pd.DataFrame
     faithful: pd.DataFrame
-    images: pd.DataFrame
     curves: pd.DataFrame
     sentences: list[str]
     warnings: list[str]
@@ -106,7 +102,7 @@ def saliency_findings(study: Study) -> SaliencyFindings:
     faithful = faithful_table(study)
     sentences = [] if runs.empty else [*_faithful_sentences(faithful), *_sameness(study)]
     warnings = [*_warnings(faithful), *_missing_notes(study, runs)]
-    tables = (runs, _point_table(maps, runs), faithful, image_table(study), curve_table(study))
+    tables = (runs, _point_table(maps, runs), faithful, curve_table(study))
     return SaliencyFindings(study, maps, *tables, sentences, warnings)
 
 
@@ -184,8 +180,6 @@ def _point_table(maps: Study, runs: pd.DataFrame) -> pd.DataFrame:
     seconds = (timed["workers"] / timed["maps_per_second"]).to_numpy(dtype=np.float64)
     add_bounded(details, "worker_seconds_per_map", launches.bounded(seconds, NOT_NEGATIVE))
     details[list(_SHARES)] = groups[list(_SHARES)].mean()
-    for part, share in zip(_PARTS, _SHARES, strict=True):
-        details[part] = details["worker_seconds_per_map"] * details[share]
     return points.merge(details, on=POINT, how="left")[list(_POINT_COLUMNS)]
 
 
@@ -258,19 +252,6 @@ def _better(kind: str, gains: Sequence[float]) -> Mapping[str, float]:
     share = better / len(gains) if gains else NAN
     values = (share, *share_interval(better, len(gains)))
     return {f"{kind}_better": better, **dict(zip(bounded(f"{kind}_share"), values, strict=True))}
-
-
-def image_table(study: Study) -> pd.DataFrame:
-    """Return one row per run, image and score: its map's digest, or why there is none, and its areas."""
-    rows = []
-    for run, explained in study.explained.items():
-        areas = {score: areas_of(explained, score) for score in explained.manifest.scores}
-        for image, score in product(explained.manifest.images, explained.manifest.scores):
-            digest = image.map.sha256 if image.map else ""
-            of_image = areas[score].get(image.position)
-            numbers = of_image.values() if of_image else [NAN] * len(AREAS)
-            rows.append((run, image.image, image.position, score, digest, image.no_map or "", *numbers))
-    return pd.DataFrame(rows, columns=list(IMAGE_COLUMNS))
 
 
 def curve_table(study: Study) -> pd.DataFrame:

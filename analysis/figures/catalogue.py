@@ -28,8 +28,6 @@ from unet_scaling.study.texts import score_title
 
 # More rows are nobody's first look; all are in comparison.csv, or compare.csv.
 MOST_FOREST_ROWS = 30
-# The fewest worker counts that a model of the step time is fitted on.
-FEWEST_FITTED_COUNTS = 3
 # A wider interval of a prediction may leave the panel: it must not press all that was measured to the ground.
 LARGEST_RISE_RATIO = 1.5
 # Share of the workers' time to which an axis goes at least: less would make noise look like a finding.
@@ -267,11 +265,10 @@ def _prediction(inputs: Inputs) -> list[Chart]:
     table = resolved(inputs.report.extrapolation.predictions)
     if table.empty:
         return []
-    is_held_out = table["held_out"].astype(bool)
-    halves = [_half(series.rows(table[is_held_out]), len(series.rows(points))) for series in inputs.series]
-    filed = inputs.report.scores[inputs.report.scores["counted"].astype(bool)].assign(fitted_on="")
-    tables = {OPEN_STEP_PX: pd.concat(halves), -OPEN_STEP_PX: filed, np.nan: table[~is_held_out]}
-    predicted = pd.concat([rows.assign(px=px) for px, rows in tables.items() if len(rows)])
+    # Of a file's predictions marks stand beside the medians; the others are expected beyond the data.
+    filed = inputs.report.scores[inputs.report.scores["counted"].astype(bool)].assign(px=-OPEN_STEP_PX)
+    beyond = table[~table["held_out"].astype(bool)].assign(px=np.nan)
+    predicted = pd.concat([rows for rows in (filed, beyond) if len(rows)])
     predicted = predicted[predicted["options"].isin(inputs.options)].drop(
         columns="throughput", errors="ignore"
     )
@@ -286,25 +283,10 @@ def _prediction(inputs: Inputs) -> list[Chart]:
         tells="expected beyond the data",
     )  # fmt: skip
     says = ["Filled: measured. Dashed, with its 95 % band: expected beyond the data."]
-    for px, side in ((OPEN_STEP_PX, "Open"), (-OPEN_STEP_PX, "Left of a median")):
-        for series in inputs.series:
-            for fit, rows in series.rows(predicted[predicted["px"] == px]).groupby("fitted_on"):
-                how = (
-                    f"predicted from {fit!s} workers, median error"
-                    if fit
-                    else "written before the runs, error"
-                )
-                error = chart_percent(float(rows["error"].abs().median()))
-                says.append(f"{side}, {chart.name_of(series)}: {how} {error}.")
+    says += ["Open, left of a median: written before the runs."] * bool(len(filed))
     cut = "An interval that is cut at the top goes on: its ends are in predictions.csv."
     says += [cut] * bool((predicted["throughput_high"] > highest).any())
     return [replace(chart, says=" ".join(says))]
-
-
-def _half(rows: pd.DataFrame, points: int) -> pd.DataFrame:
-    """Return the predictions of one fit of a series: that on the smaller half of its counts, at least 3."""
-    half = max(0, -(-points // 2) - FEWEST_FITTED_COUNTS)
-    return rows[rows["fitted_on"].isin(rows["fitted_on"].unique()[half : half + 1])]
 
 
 def maps_as_runs(inputs: Inputs) -> Inputs:

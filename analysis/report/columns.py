@@ -68,8 +68,6 @@ TABLES = (
         images_per_epoch | of all workers together
         seconds_per_epoch | median of the epochs after the warm-up
         nodes | distinct hosts of a run
-        node_speedup ± | of full nodes: throughput over that of the same series on 1 full node
-        node_efficiency ± | the same, divided by the nodes: what is lost between nodes alone
         unknown | why a number of this row is not known
         options, knobs |
         """,
@@ -416,8 +414,6 @@ TABLES = (
         speedup ± | over that of the same series on 1 worker | speed-up | .2f ±
         efficiency ± | speed-up / workers | efficiency | .1% ±
         worker_seconds_per_map ± | workers / maps_per_second; median over runs
-        masks_seconds, forward_seconds, weighting_seconds, sum_seconds, files_seconds, other_seconds | its
-            parts, by their shares
         """ + _MAP_SHARES + """
         peak_bytes | the most main memory that any worker of any run ever had
         unknown | why a number of this row is not known
@@ -462,14 +458,6 @@ TABLES = (
         random ± | score in random order
         """,
         "The deletion and insertion curves of the page."),
-    Table("saliency_images.csv", lambda report: report.saliency.images, """
-        run, image, position, score | which map; positions count from 0 in the test set
-        map_sha256 | of the file with the maps of all scores
-        no_map | why there is none
-        deletion_area, random_deletion_area, insertion_area, random_insertion_area | as in
-            saliency_faithfulness.csv, of this image
-        """,
-        "One row per run, image and score."),
     Table("fairness.csv", lambda report: report.fairness, """
         check | what should be equal in the runs compared; rows that compare native DDP with another framework
             than Horovod end with its name | requirement | text

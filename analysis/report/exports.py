@@ -359,7 +359,7 @@ def summary_markdown(report: Report) -> str:
         parts += [_column_table([*speed_columns(report), score], rows.to_dict("records"))]
     if len(report.points):
         parts.append(_caption(report))
-    parts += [*_request(report), *_played(report)]
+    parts += _played(report)
     parts += [f"**{escaped(verdict)}**" for verdict in report.verdicts]
     if report.doubts:
         parts += ["Not equal in this comparison:", bullets(map(sentence, report.doubts))]
@@ -388,16 +388,6 @@ def _tile_line(tile: Tile) -> str:
     title, value, detail = map(escaped, (tile.title, tile.value, sentence(tile.detail)))
     light = "" if tile.light == "none" else f" ({tile.light})"
     return f"- {title}{light}: **{value}**. {detail}"
-
-
-def _request(report: Report) -> Iterator[str]:
-    """Yield up to which count a series is efficient, and what is expected at counts not measured."""
-    if report.request_sentences:
-        yield "## Requesting compute time"
-        yield bullets(map(sentence, report.request_sentences))
-        beyond = report.request[report.request["source"] != "measured"]
-        if len(beyond):
-            yield _column_table(table_of("request.csv").columns(report), beyond.to_dict("records"))
 
 
 def _played(report: Report) -> Iterator[str]:
