@@ -28,7 +28,7 @@ from analysis.budget import (
     shares_of,
 )
 from analysis.contrast import NO_DIFFERENCE
-from analysis.facts import is_sharing, share_cores
+from analysis.facts import is_sharing
 from analysis.findings.decide import Recommendation, slower_framework
 from analysis.stats import CONFIDENCE, SHARE, bounds, launches_of, timed
 from analysis.study import COMPARED, ENDS, NAN, POINT, SERIES, Study, bounded
@@ -147,7 +147,6 @@ class PointFacts:
     busy_launches: int
     busiest: float
     straggler: Straggler | None
-    cores_shared: bool
     alone: "PointFacts | None"
 
     @property
@@ -351,7 +350,6 @@ def _facts(
         busy_launches=int((runs["busy_share"] >= DISTURBED_SHARE).sum()),
         busiest=float(runs["busy_share"].max()),
         straggler=_straggler(budgets),
-        cores_shared=any(map(share_cores, headers)),
         alone=alone,
     )
 
@@ -415,8 +413,6 @@ def causes(facts: PointFacts) -> Iterator[tuple[str, Stake]]:
     is_shown = any(not overhead[f"{part}_low"] < LEAST_SHOWN_OVERHEAD for part in CONTENDED_PARTS)
     if not facts.disturbed and overhead[CONTENDED] >= REPORTED_OVERHEAD and is_shown and facts.is_contended:
         yield "core contention", _stake(overhead, CONTENDED)
-    if facts.cores_shared:
-        yield "shared cores", _stake(overhead, CONTENDED)
     if facts.disturbed:
         return
     exchanges = config.model.batch_norm == "sync"

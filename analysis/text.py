@@ -7,15 +7,12 @@ decimals as its number. What is not known is a dash, and an interval no wider th
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache, partial
-from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
-from jinja2.bccache import Bucket
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.stats import CONFIDENCE, FEWEST_REPEATS, RECOMMENDED_REPEATS
@@ -229,26 +226,10 @@ def _percent_faster(ratio: float) -> float:
     return 100 * math.expm1(abs(math.log(ratio)))
 
 
-class _Compiled(FileSystemBytecodeCache):
-    """Compiled templates, where Python keeps compiled modules: to compile them each time takes 0.3 s."""
-
-    def get_source_checksum(self, source: str) -> str:
-        """Return the checksum of a template and of this module, which says how it is compiled."""
-        return super().get_source_checksum(Path(__file__).read_text() + source)
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keep a template; on a disk that is full, or that may not be written, do without."""
-        with suppress(OSError):
-            super().dump_bytecode(bucket)
-
-
 @cache
 def _environment(*, is_page: bool) -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
-        bytecode_cache=_Compiled(
-            str(Path(cache_from_source(__file__)).parent), "page_%s.cache" if is_page else "text_%s.cache"
-        ),
         undefined=StrictUndefined,
         # What shows plain texts as Markdown or LaTeX escapes them.
         autoescape=is_page,  # noqa: S701

@@ -298,8 +298,6 @@ CASES = (
     # The median launch is 5 % slower than on 1 worker, and one of three is 3 % faster.
     *(silent(rule, Steps(), paces=(0.97, 1.05, 1.06)) for rule in (SLOWER, INPUT, CONTENTION)),
 )  # fmt: skip
-ON_ONE_CORE = [each.model_copy(update={"cores": [0]}) for each in make_workers(2, device="H200")]
-OWN_CORES = make_workers(2, device="H200")
 GLOO = {"transport": {"controller": "Gloo"}}
 
 
@@ -309,9 +307,6 @@ def mpi(name: str) -> dict[str, Any]:
 
 # Those whose machine or software may not stand in a study with that of the others.
 APART = (
-    Case("shared cores", ("cores that two workers", "cpu-bind"), Steps(), facts=ON_ONE_CORE,
-    one=ON_ONE_CORE[:1]),
-    silent("shared cores", Steps(), facts=OWN_CORES, one=OWN_CORES[:1]),
     silent(CONTENTION, Steps(forward=0.04, contended=BUSY_HELPER, cores=12), alone=Steps(cores=12)),
     Case(IMBALANCE, ("none is slower", "accumulate", "!all wait for"), Steps(), turns=True, workers=4),
     silent(STRAGGLER, Steps(), turns=True, workers=4),

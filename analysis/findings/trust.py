@@ -23,8 +23,8 @@ from analysis.stats import (
     launches_of,
     timed,
 )
-from analysis.study import NAN, POINT, Array, Integers, Study
-from analysis.text import count, lines, listed
+from analysis.study import NAN, POINT, Array, Study
+from analysis.text import count, listed, number, percent
 from unet_scaling.study.run_state import Exclusion
 
 # By permutation, 7 blocks reach 0.1 % in perfect order only; of 8, two neighbours may be swapped.
@@ -38,13 +38,11 @@ LEAST_CHANGE = 0.02
 LEAST_DISTANCE = 0.1
 # Standard deviations (Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers).
 LEAST_SCORE = 3.5
-# A note names examples; the tables have all.
-WORST_NAMED = 3
 # Of fewer launches two outliers set the median absolute deviation themselves.
 LAUNCHES_OF_OWN_DEVIATION = 5
 # Gives the factor of 3 launches to 0.5 % (two standard deviations over seeds).
 NORMAL_POINTS = 100_000
-STATISTICS = ["drift", "drift_probability", "shift", "shift_epoch", "shift_probability"]
+STATISTICS = ["drift", "drift_probability", "shift", "shift_probability"]
 
 
 def run_steadiness(study: Study) -> pd.DataFrame:
@@ -55,10 +53,10 @@ def run_steadiness(study: Study) -> pd.DataFrame:
                        Theil and Sen's slope; positive is slower
     drift_probability  of such a trend in steady noise: Spearman's rank correlation with time
     shift              relative change of the median at the most likely change point
-    shift_epoch        first epoch after that point, counted from 1 after the warm-up
     shift_probability  of such a shift in steady noise: largest cumulative sum of deviations, by
                        Kolmogorov's distribution, with a spread from the differences of neighbours,
                        which a shift leaves alone (too small for few blocks, so judged at 0.01 %)
+    size               of what is significant and matters of both; 0: nothing is
     steady             "no" where the drift has a probability below 0.1 % or the shift one below 0.01 %,
                        and a size of at least 2 %; "not checked" for fewer than 8 epochs; otherwise "yes"
     """
@@ -68,12 +66,11 @@ def run_steadiness(study: Study) -> pd.DataFrame:
     for size in np.unique(blocks.counts[blocks.counts >= _FEWEST_BLOCKS]):
         chosen = np.flatnonzero(blocks.counts == size)
         pace = np.log(blocks.seconds[chosen, :size] / blocks.work[chosen, :size])
-        shift, blocks_before, shift_probability = _change_point(pace)
-        shift_epoch = 1 + -(-blocks_before * blocks.epochs[chosen] // size)
-        statistics[chosen] = np.column_stack([*_trend(pace), shift, shift_epoch, shift_probability])
+        statistics[chosen] = np.column_stack([*_trend(pace), *_change_point(pace)])
     table = pd.DataFrame({"run": names, "epochs": blocks.epochs})
     table[STATISTICS] = statistics
-    table["steady"] = np.where(_size(table, "drift") + _size(table, "shift") > 0, "no", "yes")
+    table["size"] = np.maximum(_size(table, "drift"), _size(table, "shift"))
+    table["steady"] = np.where(table["size"] > 0, "no", "yes")
     table.loc[table["drift"].isna(), "steady"] = "not checked"
     return table
 
@@ -98,8 +95,8 @@ def _trend(pace: Array) -> tuple[Array, Array]:
     return np.expm1(slope * (blocks - 1)), 2 * special.betainc(half, half, (1 - correlation) / 2)
 
 
-def _change_point(pace: Array) -> tuple[Array, Integers, Array]:
-    """Return the relative change of the median at the change point, blocks before it, and its probability.
+def _change_point(pace: Array) -> tuple[Array, Array]:
+    """Return the relative change of the median at the change point, and its probability.
 
     That is how probable so large a cumulative sum of deviations is in steady noise; 1 without noise.
     """
@@ -113,7 +110,7 @@ def _change_point(pace: Array) -> tuple[Array, Integers, Array]:
     noise = np.abs(np.diff(pace, axis=-1)).mean(axis=-1) * np.sqrt(np.pi) / 2
     scaled = sums.max(axis=-1) / np.sqrt(blocks)
     ratio = np.divide(scaled, noise, out=np.zeros(len(pace)), where=noise > 0)
-    return np.expm1(medians[1] - medians[0]), change, special.kolmogorov(ratio)
+    return np.expm1(medians[1] - medians[0]), special.kolmogorov(ratio)
 
 
 def _size(table: pd.DataFrame, change: str) -> "pd.Series[float]":
@@ -123,26 +120,29 @@ def _size(table: pd.DataFrame, change: str) -> "pd.Series[float]":
     return size.where(shown & (size >= LEAST_CHANGE), 0.0)
 
 
-def steadiness_notes(study: Study) -> list[str]:
-    """Return which runs are not steady after the warm-up, by how much, and what to do."""
+def steadiness_notes(study: Study) -> Iterator[str]:
+    """Yield how many runs are not steady after the warm-up, the worst one, and what to do."""
     table = run_steadiness(study)
     unsteady = table[table["steady"] == "no"]
-    sized = unsteady.assign(drifted=_size(unsteady, "drift"), shifted=_size(unsteady, "shift"))
-    sized["size"] = sized[["drifted", "shifted"]].max(axis=1)
-    worst = sized.sort_values("size", ascending=False, kind="stable").head(WORST_NAMED).to_dict("records")
-    is_long = len(table) > 0 and study.runs["epochs_used"].max() > 1
-    short = int((table["steady"] == "not checked").sum()) if is_long else 0
-    values = {"runs": len(table), "unsteady": len(unsteady), "short": short, "fewest": _FEWEST_BLOCKS}
-    return lines("notes", said="steadiness", worst=worst, **values)
+    if len(unsteady):
+        worst = unsteady.sort_values("size", ascending=False, kind="stable").to_dict("records")[0]
+        yield (
+            f"not steady after the warm-up: {len(unsteady)} of {count(len(table), 'run')}, the worst "
+            f"{worst['run']} (by {percent(worst['size'], 0)}); train more epochs, or leave out more of them "
+            "as warm-up, until the rest is steady"
+        )
 
 
-def outlier_notes(study: Study) -> list[str]:
-    """Return the launches far from the others of their point: named and kept, the worst ones first."""
+def outlier_notes(study: Study) -> Iterator[str]:
+    """Yield how many launches are far from the others of their point, and the farthest one."""
     outliers = outlying_launches(study)
-    if outliers.empty:
-        return []
-    worst = outliers.head(WORST_NAMED).to_dict("records")
-    return lines("notes", said="outliers", outliers=len(outliers), launches=len(study.runs), worst=worst)
+    if len(outliers):
+        worst = outliers.to_dict("records")[0]
+        yield (
+            f"far from the others of the same point: {len(outliers)} of {count(len(study.runs), 'launch')}, "
+            f"the farthest {worst['run']} ({number(worst['distance'], '+.0%')} of the median throughput); "
+            "kept, since only a known cause is a reason to leave a launch out"
+        )
 
 
 def outlying_launches(study: Study) -> pd.DataFrame:

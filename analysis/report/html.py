@@ -42,7 +42,7 @@ from unet_scaling.study.texts import score_title
 
 # The anchor of the first screen, above the sections.
 MAIN = "main"
-# Colour is never alone: each kind of answer and each light has its word, and the template its shape.
+# Colour is never alone: each kind of answer has its word, and each light its word and its shape.
 KIND_WORDS: dict[Kind, str] = {
     "scale": "Scale out",
     "stay": "Stay on 1 worker",
