@@ -298,14 +298,10 @@ def check_shared(subject: Checked) -> Check:
 
 def check_attempts(subject: Checked) -> Check:
     """Check the hosts of attempts, which may differ: code, cores and data that differ have been refused."""
-    headers, unknown = subject.headers, subject.study.unknown_attempts
+    headers = subject.headers
     moved = {run: hosts for run, header in headers.items() if (hosts := moved_between_attempts(header))}
     if moved:
         return no(_named_runs(f"{run} was resumed on other hosts ({hosts})" for run, hosts in moved.items()))
-    if unknown:
-        fact = f"earlier attempts of {_named_runs(unknown)} left no record"
-        pairs = subject.known_of_one(headers.keys() - set(unknown))
-        return known_of_one(fact, pairs) if pairs else not_known(fact)
     resumed = sum(header.resumed is not None for header in headers.values())
     if not resumed:
         return yes("no run was resumed")

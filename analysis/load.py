@@ -298,7 +298,6 @@ def _comparable_with_real(
 
 def _study(name: str, runs: Sequence[CompleteRun], left_out: Sequence[LeftOut], axes: Sequence[str]) -> Study:
     headers = {run.name: run.header for run in runs}
-    unknown = tuple(run.name for run in runs if not run.attempts_known)
     frameworks = {run.config.framework for run in runs}
     frameworks |= {left.framework for left in left_out if left.framework}
     unused = []
@@ -318,8 +317,7 @@ def _study(name: str, runs: Sequence[CompleteRun], left_out: Sequence[LeftOut], 
         left_out=left_out_table(unused),
         headers=headers,
         axes=tuple(axes),
-        notes=(*remarks(headers, unknown), *(f"{run.name}: {run.note}" for run in runs if run.note)),
-        unknown_attempts=unknown,
+        notes=(*remarks(headers), *(f"{run.name}: {run.note}" for run in runs if run.note)),
         digests={run.name: run.digests.keys() for run in runs},
         saliency={run.name: run.saliency for run in runs if run.saliency},
         **tables,
@@ -340,7 +338,7 @@ def _run_table(runs: Sequence[CompleteRun], axes: Sequence[str]) -> pd.DataFrame
     return table
 
 
-def remarks(headers: Mapping[str, Header], unknown_attempts: Sequence[str] = ()) -> list[str]:
+def remarks(headers: Mapping[str, Header]) -> list[str]:
     """Return what no row of the fairness table says, but should be known to who reads a comparison."""
     told = headers.values()
     folders: dict[str, set[str]] = {}
@@ -353,7 +351,6 @@ def remarks(headers: Mapping[str, Header], unknown_attempts: Sequence[str] = ())
         folders=folders.values(),
         slowed=dict.fromkeys((header.dilation, header.link_rate) for header in told),
         finds_unused=any(header.config.task.find_unused_parameters for header in told),
-        unknown=unknown_attempts,
     )
 
 

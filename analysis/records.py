@@ -28,11 +28,10 @@ from analysis.valid import impossible_values, infidelity, step_faults, too_large
 from unet_scaling.study.config import SHARED_TABLES, RunConfig
 from unet_scaling.study.disturbance import Disturbance, disturbance, helper_seconds, waiting_seconds
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import Record, read_record
+from unet_scaling.study.record import Record
 from unet_scaling.study.record_lines import (
     PHASE_COLUMNS,
     STARTUP_COLUMNS,
-    AttemptFacts,
     CpuFacts,
     Epoch,
     Evaluation,
@@ -64,7 +63,6 @@ _SPEEDS = (
     "images_per_second", "epochs_per_second", "seconds_per_epoch", "images_per_epoch", "steps_per_epoch",
     "step_seconds", "loss",
 )  # fmt: skip
-_START = (0, 0)
 _CPU_SUMS: Mapping[str, Callable[[CpuFacts], float | None]] = {
     "process_cpu_seconds": lambda facts: facts.process_seconds,
     "training_cpu_seconds": lambda facts: facts.thread_seconds.get("training"),
@@ -88,8 +86,7 @@ class CompleteRun:
     `row` is that of the table of runs, but for what the other runs of the study decide; `epochs` has one
     array per column, `rows` the rows of each of ROW_TABLES, all without the run's name. `config` is the
     header's, with the operational options that all runs compared share; `score_name` is that of the score
-    which is judged; `attempts_known` says whether the header tells the facts of every attempt that trained a
-    part; `note` why a file beside the record cannot be read.
+    which is judged; `note` why a file beside the record cannot be read.
     """
 
     name: str
@@ -101,7 +98,6 @@ class CompleteRun:
     rows: Mapping[str, Sequence[Cells]]
     score_name: str
     digests: Digests
-    attempts_known: bool = True
     saliency: Saliency | None = None
     note: str = ""
 
@@ -161,7 +157,7 @@ def why_unusable(record: Record) -> tuple[State | Exclusion, str] | None:
 def _complete_run(folder: Path, record: Record, note: str) -> CompleteRun:
     assert record.header is not None
     disturbed = disturbance(record)
-    header, known = _with_earlier_attempts(record.header, folder)
+    header = record.header
     tables = {name: getattr(header.config, name) for name in SHARED_TABLES}
     tables = {name: _FIRST_EQUAL.setdefault(table, table) for name, table in tables.items()}
     config = header.config.model_copy(update=tables)
@@ -209,41 +205,9 @@ def _complete_run(folder: Path, record: Record, note: str) -> CompleteRun:
         rows=rows,
         score_name=record.results[-1].score_name if record.results else BUILT_IN_SCORE,
         digests=_measured_digests(record.epochs),
-        attempts_known=known,
         saliency=record.saliency,
         note=note,
     )
-
-
-def _with_earlier_attempts(header: Header, folder: Path) -> tuple[Header, bool]:
-    """Return the header with the facts of every attempt that trained a part of it, and whether all are known.
-
-    Older records have only the last attempt's. Those of the others stand in `run.attemptN.jsonl` beside it;
-    one of them is not known where its file is missing or damaged. One that wrote no header trained nothing.
-    """
-    if header.resumed is None or header.earlier:
-        return header, True
-    earlier: list[AttemptFacts] = []
-    resumed_at = _start(header)
-    known = True
-    for number in range(header.attempt - 1, 0, -1):
-        if resumed_at == _START:
-            break
-        try:
-            record = read_record(folder / f"run.attempt{number}.jsonl")
-        except OSError:
-            known = False
-            continue
-        known = known and (record.header is not None or not record.damaged)
-        # What began no earlier than the next attempt did has trained nothing that the next one kept.
-        if record.header is not None and _start(record.header) < resumed_at:
-            earlier.insert(0, record.header)
-            resumed_at = _start(record.header)
-    return header.model_copy(update={"earlier": earlier}), known and resumed_at == _START
-
-
-def _start(header: Header) -> tuple[int, int]:
-    return (header.resumed.epoch, header.resumed.step) if header.resumed else _START
 
 
 def _measured_digests(epochs: Sequence[Epoch]) -> Digests:

@@ -290,7 +290,6 @@ class Study:
     explained    their manifests, where they fit the record, and those of `maps_only`
     headers      the header of each of these runs; none for logs in the older layout, nor for scripts
     scripts      instead of it, that of each run of a script; a study has runs of scripts or others
-    unknown_attempts  those of these runs that were resumed and do not tell all their attempts' facts
     names        what the arms are called in every output; of records always those of NAMES
     criteria     what the study wants decided: margin of IoU, floor of efficiency, target IoU
     throughput   the column of `runs` that is the study's throughput; `unit` is its unit
@@ -331,7 +330,6 @@ class Study:
     startups: pd.DataFrame = field(default_factory=lambda: _nothing(STARTUP_TABLE_COLUMNS))
     ping_pongs: pd.DataFrame = field(default_factory=lambda: _nothing(PING_PONG_COLUMNS))
     forecasts: pd.DataFrame = field(default_factory=lambda: _nothing(FORECAST_COLUMNS))
-    unknown_attempts: tuple[str, ...] = ()
     digests: Mapping[str, Collection[int]] = field(default_factory=dict)
     significance: float = FIXED_SIGNIFICANCE
     until: Precision | None = None

@@ -26,7 +26,8 @@ def stopped(
         set_record_aside(folder)
     begun = Resumed(epoch=resumed[0], step=resumed[1]) if resumed != (0, 0) else None
     end = End(status="stopped", reason="for this test", position=position, explained=explained)
-    write_all(folder / RECORD_NAME, [make_header(point, resumed=begun), end])
+    earlier = [make_header(point)] if begun else []
+    write_all(folder / RECORD_NAME, [make_header(point, resumed=begun, earlier=earlier), end])
 
 
 def after_run(

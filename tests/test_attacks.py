@@ -230,7 +230,7 @@ def disturbed_and_repeated(folder: Path) -> None:
 
 
 def of_older_code(folder: Path) -> None:
-    every(in_turn(header(format=2, gradient_bytes=None), workers(environment=None, allocator=None)))(folder)
+    every(in_turn(header(gradient_bytes=None), workers(environment=None, allocator=None)))(folder)
 
 
 SLURM = {"SLURM_CLUSTER_NAME": "main", "SLURM_JOB_PARTITION": "cpu", "SLURM_CPUS_PER_TASK": "1"}

@@ -183,6 +183,12 @@ def apart(seconds: int) -> Write:
     return lambda folder: write(folder, runs, images=1000)
 
 
+GOES_ON: dict[str, Any] = {
+    "attempt": 2, "resumed": Resumed(epoch=2, step=0),
+    "earlier": [make_header(make_point(workers=2), workers=make_workers(2))],
+}  # fmt: skip
+
+
 def at(*starts: float, shared: bool = True, **header: Any) -> Write:
     """Runs of both frameworks in turn on 2 workers that train for 6 s each, from these seconds on."""
     runs = []
@@ -232,7 +238,7 @@ CHECKED: Sequence[tuple[str, Write, str, bool, Sequence[str]]] = [
     (ALONE, at(0, 0, shared=False), YES, False, ()),
     (ALONE, at(0, 0, workers=make_workers(2, device="H200")), NO, True, ("on device GPU-0",)),
     # Its last attempt trained for 1 s of 6.
-    (ALONE, at(0, 2, attempt=2, resumed=Resumed(epoch=2, step=0)), YES, False, ()),
+    (ALONE, at(0, 2, **GOES_ON), YES, False, ()),
     (ALONE, both(started_utc="later"), UNKNOWN, False, ()),
     (NODES, on_hosts(["aa"] * 5, ["bb"] * 5), NO, True, ("a in native DDP, b in Horovod",)),
     (NODES, on_hosts(["aa"] * 5, ["bb", "bb", "bb", "bb", "aa"]), NO, True, ("a, b in Horovod",)),

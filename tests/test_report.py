@@ -27,7 +27,7 @@ from tests.reports import Told, report_of, report_of_older, reported, without_fi
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework, RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 from unet_scaling.study.record import RECORD_NAME
-from unet_scaling.study.record_lines import End, Resumed
+from unet_scaling.study.record_lines import End
 from unet_scaling.study.study_file import read_study
 
 NATIVE: Framework = "pytorch_native"
@@ -358,9 +358,3 @@ def test_what_cannot_be_reported_is_refused(
     if case == "no usable run":
         assert "no end line" in capsys.readouterr().out
         assert not (tmp_path / "report").exists()
-
-
-def test_an_attempt_beside_a_record_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, header={"attempt": 2, "resumed": Resumed(epoch=1, step=0)})
-    os.mkfifo(folder / "run.attempt1.jsonl")
-    assert report_of(tmp_path).study.unknown_attempts == (folder.name,)

@@ -292,6 +292,8 @@ def _faults_of_header(header: Header) -> Iterator[str]:
     if header.is_emulated != header.config.is_emulated:
         named = header.compute.name if header.compute else "no profile"
         yield f"emulation.compute is {header.config.emulation.compute!r}, the header names {named}"
+    if header.resumed and not header.earlier:
+        yield "it goes on from a checkpoint, and tells of no attempt before"
     if len(header.workers) != header.config.workers:
         yield f"{header.config.workers} workers were asked for, {len(header.workers)} are described"
 
