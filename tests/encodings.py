@@ -174,9 +174,7 @@ def tiffs_of_layouts() -> Iterator[Encoding]:
     deflated = tif(DEEP, byteorder=">", compression="zlib", predictor=True)
     yield Encoding("tif big-endian with predictor", deflated, DEEP, DEEP)
     yield Encoding("tif BigTIFF", tif(DEEP, bigtiff=True), DEEP, DEEP)
-    yield Encoding("tif BigTIFF big-endian", tif(DEEP, bigtiff=True, byteorder=">"), DEEP, DEEP)
     yield Encoding("tif planes", tif(planes, **separate), COLOUR)
-    yield Encoding("tif planes in tiles", tif(planes, **separate, tile=(16, 16)), COLOUR)
     for number in range(1, 9):
         turned = Image.Exif()
         turned[274] = number

@@ -170,7 +170,6 @@ def test_check_verifies_a_study_its_images_and_its_cluster(study: Path) -> None:
     [
         (["--set", "training.epoch=3"], 2, "training.epoch: unknown key; did you mean epochs?"),
         (["--set", "data.folder=/nowhere"], 65, "data.folder: found /nowhere, which does not exist"),
-        (["--set=workers=[30]"], 65, "use at most 5 workers"),
         (["--set=workers=[30]", "--set=training.epochs=0", SITE], 2, "max_nodes is 7"),
         (["--cluster", "slurm/clusters"], 2, "slurm/clusters is a folder; name a TOML file in it"),
     ],

@@ -27,15 +27,13 @@ def with_checksum(content: bytes) -> bytes:
 
 
 def with_values(line: bytes, **values: Any) -> bytes:
-    """A line with these keys changed (None removes one) and a true checksum."""
+    """A line with these keys changed and a true checksum."""
     fields = {key: value for key, value in json.loads(line).items() if key != "crc32"} | values
-    return with_checksum(
-        json.dumps({key: value for key, value in fields.items() if value is not ...}).encode()
-    )
+    return with_checksum(json.dumps(fields).encode())
 
 
 def change(place: int, **values: Any) -> Spoil:
-    """Spoils one line by giving keys other values; ... removes a key."""
+    """Spoils one line by giving keys other values."""
     return lambda lines: [*lines[:place], with_values(lines[place], **values), *lines[place + 1 :]]
 
 
@@ -93,7 +91,6 @@ RECORDS = (
     ),
     Case("loss null", change(SECOND, loss=None), "epoch 1 has no loss"),
     Case("unknown key", change(SECOND, accuracy=0.9), ":3: epoch.accuracy: Extra inputs are not permitted"),
-    Case("missing key", change(SECOND, steps=...), ":3: epoch.steps: Field required"),
     Case("format 6", change(HEADER, format=6), ":1: header.format: Input should be 5"),
     Case(
         "epoch of ten million million years",
@@ -111,7 +108,6 @@ RECORDS = (
         "epoch 1 has 49 images, 6 steps of 8 have fewer",
     ),
     Case("loss beyond float32", change(SECOND, loss=1e300), "a loss of 1e+300 is beyond float32"),
-    Case("unknown status", change(END, status="done"), ":6: end.status: Input should be 'complete'"),
     Case("IoU not of its counts", change(RESULT, iou=0.9), "iou is 0.9, but the counts give 0.8"),
     Case("images left out", change(RESULT, images=11), "11 images evaluated, the test set has 12"),
     Case(
