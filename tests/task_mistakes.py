@@ -94,11 +94,6 @@ DICE = (
     "    return 1 - 2 * (chance * batch[1]).sum() / (chance.sum() + "
     "batch[1].sum())"
 )
-RANKS = (
-    "    found = model(batch[0])[:, 1]\n"
-    "    higher = found[batch[1] == 1][:, None] > found[batch[1] == 0][None]\n"
-    "    return torch.tensor([int(higher.sum()), higher.numel()])\n"
-)
 TRANSFORM = "\n\ndef transform(batch, seeds):\n    {}\n    return batch\n"
 # All that one worker can see, by what is wrong.
 MISTAKES = {
@@ -140,7 +135,6 @@ MISTAKES = {
         "does not add up",
         {COUNTS: "    return torch.tensor([int(100 * right.float().mean()), 100])\n"},
     ),
-    "ranks": Mistake("count", "does not add up", {COUNTS: RANKS}),
     "not finite evaluation": Mistake(
         "count", "NaN", forward(FORWARD + " * (1.0 if len(places) > 1 else float('nan'))"), 70
     ),
