@@ -19,7 +19,7 @@ from unet_scaling.data import images as module
 from unet_scaling.data.batches import unpack_bits
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.folder import Manifest, write_manifest
-from unet_scaling.data.images import DecodedImages, build_cache, cache_path, open_cache
+from unet_scaling.data.images import DecodedImages, build_cache, cache_path, default_cache_root, open_cache
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 
@@ -198,3 +198,14 @@ def test_a_disk_without_room_is_named_with_the_variable_and_holds_nothing(
         build_cache(manifest, folder, options(folder), root)
     assert refused(caught, 2, root, "UNET_SCALING_CACHE")
     assert fault == "unwritable" or list(root.iterdir()) == []
+
+
+def test_the_default_place_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("UNET_SCALING_CACHE", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "/scratch")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert default_cache_root() == tmp_path / "images"
+    monkeypatch.delenv("UNET_SCALING_CACHE")
+    assert default_cache_root() == Path("/scratch/unet-scaling/images")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert default_cache_root() == Path("/home/someone/.cache/unet-scaling/images")

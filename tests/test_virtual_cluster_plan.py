@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm.virtual import cluster, hosts
-from slurm.virtual.plan import Plan, command_line, slurm_conf, task_prolog
+from slurm.virtual.plan import Plan, command_line, load, plan_of, save, slurm_conf, task_prolog
 from tests.cluster import PROGRAM
 from unet_scaling.group.processor_quota import ProcessorHierarchy
 
@@ -31,6 +31,17 @@ def test_a_slowed_cluster_leaves_no_group_behind(monkeypatch: pytest.MonkeyPatch
     cluster.remove_groups(STATE)
     assert not folder.exists()
     cluster.remove_groups(STATE)
+
+
+def test_a_plan_survives_its_file(tmp_path: Path) -> None:
+    given = ["up", "--state-dir", str(tmp_path), "--hosts", "3", "--partition", "a", "--set", "MinJobAge=10"]
+    given += ["--dilate", "14"]
+    plan = plan_of(command_line().parse_args(given))
+    assert plan == Plan(tmp_path, hosts=3, partitions=("a",), settings=(("MinJobAge", "10"),), dilation=14)
+    save(plan)
+    assert load(tmp_path) == plan
+    with pytest.raises(FileExistsError):
+        save(plan)
 
 
 @pytest.mark.parametrize(
