@@ -186,6 +186,14 @@ def test_at_a_submit_limit_a_shape_is_not_taken_for_refused(submitter: Submitter
     assert submitter.submit() == 4
 
 
+def test_after_a_lost_answer_nobody_calls_a_run_rejected(submitter: Submitter, site: Site) -> None:
+    """The job may be queued late: its run may not be submitted again at once."""
+    site.plan = ["lost"]
+    with pytest.raises(UserError):
+        submitter.submit()
+    assert counted(submitter) == {"unknown": 1, "queued": 3}
+
+
 def test_one_allocation_is_one_job_for_all_runs(submitter: Submitter, site: Site) -> None:
     together = replace(submitter, one_allocation=True)
     together.submit()
