@@ -75,7 +75,7 @@ class Report:
         """Return what to know before asking for nodes; nothing of scripts."""
         if not self.study.kind.compares:
             return []
-        return list(request_sentences(self.study, self.request, self.played.plan))
+        return list(request_sentences(self.study, self.request))
 
     @cached_property
     def strategies(self) -> pd.DataFrame:

@@ -535,24 +535,18 @@ def _efficiency(alone: Array, forecast: Forecast) -> list[float]:
     return [ratio, min(float(low), ratio), max(float(high), ratio)]
 
 
-def request_sentences(study: Study, table: pd.DataFrame, plan: pd.DataFrame) -> Iterator[str]:
-    """Yield for every series up to which count it is efficient, and the time to an IoU.
+def request_sentences(study: Study, table: pd.DataFrame) -> Iterator[str]:
+    """Yield for every series up to which count it is efficient, by the table of `request_table`.
 
-    `table` is that of `request_table`, `plan` that of played.py. Nothing is said of a series without an
-    efficiency on several workers.
+    Nothing is said of a series without an efficiency on several workers.
     """
-    about: list[tuple[Row, dict[str, object]]] = []
     for _, of in table.groupby(SERIES, sort=False):
-        rows = of.to_dict("records")
         if of.loc[of["workers"] > 1, "efficiency"].notna().any():
+            rows = of.to_dict("records")
+            name = series_name(rows[0], study.names)
             reached = _efficient_counts(rows, study.criteria)
-            about.append((rows[0], {"rows": rows, "reached": reached, "row": None}))
-    about += [(row, {"row": row}) for row in plan[plan["seconds_to_target"].notna()].to_dict("records")]
-    for row, values in about:
-        (text,) = lines("request", study=study, name=series_name(row, study.names), **values)
-        yield labelled(str(row["options"]), after(study.kind.restricted, text))
-    if about and (table["source"] == "measured").all():
-        yield "larger counts are not predicted: that needs 3 worker counts, 1 among them"
+            (text,) = lines("request", study=study, name=name, rows=rows, reached=reached)
+            yield labelled(str(rows[0]["options"]), after(study.kind.restricted, text))
 
 
 def _efficient_counts(rows: Sequence[Row], criteria: Criteria) -> list[Row]:

@@ -272,6 +272,15 @@ def test_a_prediction_that_could_know_its_runs_is_not_scored(predicted: Path, ca
     assert not row["counted"]
 
 
+def test_an_interval_that_misses_is_scored_by_its_distance(predicted: Path) -> None:
+    (path,) = (predicted / "predictions").iterdir()
+    (point,) = json.loads(path.read_text())["points"]
+    change(predicted, points=[point | {"throughput": {"median": 10.0, "low": 9.0, "high": 11.0}}])
+    row = report_of(predicted).row("prediction_scores")
+    assert row["inside"] == "no"
+    assert row["interval_score"] == pytest.approx((2 + 40 * (row["measured"] - 11)) / row["measured"])
+
+
 def test_an_input_that_was_set_aside_and_a_further_axis_hide_no_prediction(predicted: Path) -> None:
     run = predicted / "pytorch_native-w02-r1"
     (run / "run.jsonl").rename(run / "run.attempt1.jsonl")

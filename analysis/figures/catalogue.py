@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.contrast import HOROVOD_FASTER, NATIVE_FASTER
 from analysis.figures.frame import MOST_OPTIONS, Chart, Inputs, drawn_series
-from analysis.figures.kinds import OPEN_STEP_PX, Forest, Line, Prediction, ShareCurve, Stack
+from analysis.figures.kinds import Forest, Line, Prediction, ShareCurve, Stack
 from analysis.played import kept_farthest_first, kept_ious
 from analysis.stats import FEWEST_REPEATS, coverage
 from analysis.strategies import CLAIMS, changed_options
@@ -266,8 +266,8 @@ def _prediction(inputs: Inputs) -> list[Chart]:
     if table.empty:
         return []
     # Of a file's predictions marks stand beside the medians; the others are expected beyond the data.
-    filed = inputs.report.scores[inputs.report.scores["counted"].astype(bool)].assign(px=-OPEN_STEP_PX)
-    beyond = table[~table["held_out"].astype(bool)].assign(px=np.nan)
+    filed = inputs.report.scores[inputs.report.scores["counted"].astype(bool)].assign(is_filed=True)
+    beyond = table[~table["held_out"].astype(bool)].assign(is_filed=False)
     predicted = pd.concat([rows for rows in (filed, beyond) if len(rows)])
     predicted = predicted[predicted["options"].isin(inputs.options)].drop(
         columns="throughput", errors="ignore"
@@ -278,7 +278,7 @@ def _prediction(inputs: Inputs) -> list[Chart]:
     highest = np.minimum(predicted["throughput_high"], predicted["options"].map(rise))
     chart = Prediction(
         title=f"Predicted throughput, {unit}", rows=measured, series=inputs.series, y="throughput",
-        unit=f" {unit}", scale="as workers", predicted=predicted, told=predicted[predicted["px"].isna()],
+        unit=f" {unit}", scale="as workers", predicted=predicted, told=predicted[~predicted["is_filed"]],
         room=pd.concat([predicted.assign(value=each) for each in (predicted["throughput"], highest)]),
         tells="expected beyond the data",
     )  # fmt: skip

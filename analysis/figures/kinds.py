@@ -186,8 +186,8 @@ def draw_intervals(axes: Axes, series: DrawnSeries, rows: pd.DataFrame, y: str, 
 class Prediction(Line):
     """What was measured, and what was predicted of it.
 
-    predicted  POINT, `y` with its interval, and error; px, how far open marks stand beside the median, or NaN
-               where nothing is measured: there the line goes on, dashed and with a band
+    predicted  POINT, `y` with its interval, and error; is_filed: open marks beside the median; of
+               the others nothing is measured, and the line goes on, dashed and with a band
     """
 
     predicted: pd.DataFrame
@@ -196,14 +196,13 @@ class Prediction(Line):
         """Draw one line; return the label at the end of what is predicted."""
         super().draw_series(axes, series, 0)
         rows, colour = series.rows(self.predicted), series.style.colour
-        for px, table in rows.groupby("px"):
-            draw_intervals(axes, series, table, self.y, float(str(px)))
-            where = sideways(axes, float(str(px)))
-            look = series.look(filled=False, linestyle="none", transform=where)
-            (marks,) = axes.plot(table["workers"], table[self.y], **look)
-            told = [(self.mark(row), chart_percent(row["error"])) for row in table.to_dict("records")]
-            title_marks(marks, [f"predicted {value}, error {error}" for value, error in told])
-        last, beyond = records(series.rows(self.rows), self.y)[-1:], rows[rows["px"].isna()]
+        filed = rows[rows["is_filed"]]
+        draw_intervals(axes, series, filed, self.y, -OPEN_STEP_PX)
+        look = series.look(filled=False, linestyle="none", transform=sideways(axes, -OPEN_STEP_PX))
+        (marks,) = axes.plot(filed["workers"], filed[self.y], **look)
+        told = [(self.mark(row), chart_percent(row["error"])) for row in filed.to_dict("records")]
+        title_marks(marks, [f"predicted {value}, error {error}" for value, error in told])
+        last, beyond = records(series.rows(self.rows), self.y)[-1:], rows[~rows["is_filed"]]
         if not last or beyond.empty:
             return []
         x = [last[0]["workers"], *beyond["workers"]]
