@@ -6,18 +6,20 @@ else is known of the launches, and the report says so.
 
 import csv
 import io
-import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
 from analysis.older import EPOCHS_PER_HOUR
-from analysis.records import Columns, escape_unprintable, row_table, stacked_columns
+from analysis.records import escape_unprintable
 from analysis.study import (
     EPOCH_COLUMNS,
     EVALUATION_COLUMNS,
@@ -36,11 +38,12 @@ from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.texts import WORDS_OF_LOSSES, did_you_mean
 
 STANDARD_INPUT = "-"
-# Names of each column as tables of papers and benchmarks have them, without units in brackets or at the end.
+# Names of each column as tables of papers and benchmarks have them, their words joined and "/" read as "per".
 KNOWN_NAMES = {
     "workers": "workers n gpus gpu ngpus numgpus ranks processes procs np worldsize",
     "seconds": "seconds time runtime walltime elapsed epochtime timeperepoch steptime",
-    "throughput": "throughput imagespersecond samplespersecond imgs imgsec speed examplespersecond",
+    "throughput": "throughput speed imagespersecond imgpersecond imgspersecond samplespersecond "
+    "examplespersecond itpersecond",
     "framework": "framework backend library method system",
     "repeat": "repeat rep trial launch",
     "score": "score iou accuracy acc dice f1 top1 miou",
@@ -52,9 +55,22 @@ FRAMEWORK_NAMES: Mapping[Framework, str] = {
     "accelerate": "accelerate huggingfaceaccelerate hfaccelerate",
 }
 BRACKETS = re.compile(r"[\[(](.*?)[\])]")
-UNIT = re.compile(rf"{BRACKETS.pattern}|_(s|sec|seconds)$")
+_UNIT_NAMES = {
+    1e-6: "us usec",
+    1e-3: "ms msec millisecond milliseconds",
+    1.0: "s sec secs second seconds",
+    60.0: "min mins minute minutes",
+    SECONDS_PER_HOUR: "h hr hrs hour hours",
+}
+SECONDS_OF_UNIT = {name: seconds for seconds, names in _UNIT_NAMES.items() for name in names.split()}
+PER_WORKER = re.compile(r"[\s_]*(/|per)[\s_]*(worker|gpu|device|rank|process)", re.IGNORECASE)
+# A step has a batch of all workers or of each.
+STEP_NAMES = {"it", "its", "iterations", "steps"}
+# Marks of thousands and of decimals.
+MARKS = ((",", "."), (".", ","))
 _MOST_WORKERS = 10_000_000
 _LARGEST = 1e12
+_Numbers = NDArray[np.float64]
 _CANNOT_SAY = (
     "read from a table: code, versions, data, hosts, devices and order of the launches are not known, so "
     "nothing says whether they may be compared",
@@ -62,64 +78,100 @@ _CANNOT_SAY = (
 )
 
 
+@dataclass(frozen=True)
+class CsvColumn:
+    """A column: its name in KNOWN_NAMES, its title and cells, and the file and line of each."""
+
+    name: str
+    title: str
+    cells: Sequence[str]
+    lines: Sequence[str]
+
+    def refuse(self, wrong: Iterable[bool], reason: str) -> None:
+        """Raise UserError for the first cell that is wrong, if any is."""
+        for line, cell, is_wrong in zip(self.lines, self.cells, wrong, strict=True):
+            if is_wrong:
+                raise UserError(f"{line}: {self.name} is {cell!r}; {reason}", EXIT_BAD_DATA)
+
+
 def load_csv(source: str, columns: Mapping[str, str], weak: bool = False) -> Study:
     """Read a table from a file, or from standard input for "-".
 
-    `columns`: the name of a column for each of KNOWN_NAMES that is called otherwise. `weak`: seconds are of
-    work that grows with the workers, as with a fixed batch of each. Raises UserError with line and column.
+    `columns`: the name of a column for each of KNOWN_NAMES that is called otherwise. `weak`: seconds and
+    steps are of work that grows with the workers, as with a fixed batch of each. Raises UserError with line
+    and column.
     """
     name = "standard input" if source == STANDARD_INPUT else source
-    header, rows, delimiter = _rows(_text(source), name)
-    places = _places(header, columns, name)
-    read = [_run(number, cells, places, f"{name}:{number}", delimiter, weak) for number, cells in rows]
-    arms: Names = names_of({run.framework for run in read})
-    if "framework" not in places:  # of one arm, whatever it is
-        arms = {ALL_FRAMEWORKS[0]: "unnamed framework"}
-    # Launches of a repeat are compared as a pair: those of one name, or else in the order of their rows.
-    labels = [cells[places["repeat"]] if "repeat" in places else "" for _, cells in rows]
-    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels), start=1)}
-    launches: Counter[tuple[Framework, int, str]] = Counter()
-    runs = []
-    for run, label, (number, _) in zip(read, labels, rows, strict=True):
-        point = (run.framework, run.workers, label)
-        launches[point] += 1
-        if label and launches[point] > 1:
-            cure = f"give each of a point another {header[places['repeat']]}, or leave the column out"
-            raise UserError(f"{name}:{number}: repeat {label!r} stands twice; {cure}", EXIT_BAD_DATA)
-        runs.append(replace(run, repeat=numbers[label] if label else launches[point]))
-    runs.sort(key=lambda run: (ALL_FRAMEWORKS.index(run.framework), run.workers, run.repeat))
-    is_throughput = "throughput" in places
-    table = run_table(runs)
-    score_name = "iou"
-    if "score" in places:
-        score_name = re.sub(r"\W+", "_", header[places["score"]].casefold()).strip("_")
-    # A row is the one epoch of its run, and its evaluation.
-    epochs: dict[str, Columns] = {}
-    evaluations = {}
-    for run in runs:
-        known = {"epoch": 1, "seconds": run.seconds_per_epoch, "warmup": False, "stalled": False}
-        epochs[run.run] = {name: np.array([known.get(name, NAN)]) for name in EPOCH_COLUMNS[1:]}
-        result = dict.fromkeys(EVALUATION_COLUMNS[1:], NAN) | {"epochs": 1, "iou": run.iou}
-        evaluations[run.run] = [] if math.isnan(run.iou) else [result]
+    header, rows = _rows(_text(source), name)
+    lines = [f"{name}:{number}" for number, _ in rows]
+    table = {
+        column: CsvColumn(column, header[place], [cells[place] for _, cells in rows], lines)
+        for column, place in _places(header, columns, name).items()
+    }
+    workers = _numbers(table["workers"])
+    whole = (workers >= 1) & (workers <= _MOST_WORKERS) & (workers % 1 == 0)
+    table["workers"].refuse(~whole, "a whole number above 0 is needed")
+    measured = table.get("throughput") or table["seconds"]
+    amounts = _numbers(measured)
+    measured.refuse(amounts <= 0, "it must be above 0")
+    speeds, work = _speeds(measured, amounts, workers, weak)
+    arms: Names = {ALL_FRAMEWORKS[0]: "unnamed framework"}  # one arm, whatever it is
+    frameworks = [ALL_FRAMEWORKS[0]] * len(rows)
+    if "framework" in table:
+        frameworks = _frameworks(table["framework"])
+        arms = names_of(set(frameworks))
+    scores = _scores(table["score"]) if "score" in table else np.full(len(rows), NAN)
+    repeats = _repeats([*zip(frameworks, workers, strict=True)], table.get("repeat"))
+    found = zip(rows, frameworks, workers, repeats, speeds, scores, strict=True)
+    runs = [
+        Run(
+            run=f"line {number}",
+            framework=framework,
+            workers=int(count),
+            repeat=repeat,
+            images_per_second=speed,
+            epochs_per_second=speed,
+            epochs_used=1,
+            seconds_per_epoch=1 / speed,
+            iou=score,
+        )
+        for (number, _), framework, count, repeat, speed, score in found
+    ]
+    return _study(source, table, runs, arms, work)
+
+
+def _study(source: str, table: Mapping[str, CsvColumn], rows: list[Run], arms: Names, work: str) -> Study:
+    """Return the tables of a study; a row is the one epoch of its run, and its evaluation."""
+    runs = run_table(
+        sorted(rows, key=lambda run: (ALL_FRAMEWORKS.index(run.framework), run.workers, run.repeat))
+    )
+    run = pd.Categorical(runs["run"], categories=[*runs["run"]])
+    seconds = runs["seconds_per_epoch"]
+    epochs = pd.DataFrame({"run": run, "epoch": 1, "seconds": seconds, "warmup": False, "stalled": False})
+    evaluations = pd.DataFrame({"run": run, "epochs": 1, "iou": runs["iou"]}).dropna()
     unit = "runs / h"
-    if is_throughput:
-        title = header[places["throughput"]]
+    if "throughput" in table:
+        title = table["throughput"].title
         # A quotient in brackets, or else the whole title.
         in_brackets = BRACKETS.search(title)
-        unit = escape_unprintable(in_brackets[1] if in_brackets and "/" in in_brackets[1] else title)
+        unit = in_brackets[1] if in_brackets and "/" in in_brackets[1] else title
+        unit = escape_unprintable(PER_WORKER.sub("", unit))
+    score_name = "iou"
+    if "score" in table:
+        score_name = re.sub(r"\W+", "_", table["score"].title.casefold()).strip("_")
     return Study(
         name=Path(source).stem if source != STANDARD_INPUT else "table",
-        runs=table.assign(**{EPOCHS_PER_HOUR: SECONDS_PER_HOUR * table["epochs_per_second"]}),
-        epochs=stacked_columns(epochs, EPOCH_COLUMNS),
-        evaluations=row_table(evaluations, EVALUATION_COLUMNS),
+        runs=runs.assign(**{EPOCHS_PER_HOUR: SECONDS_PER_HOUR * runs["epochs_per_second"]}),
+        epochs=epochs.reindex(columns=EPOCH_COLUMNS),
+        evaluations=evaluations.reindex(columns=EVALUATION_COLUMNS),
         left_out=left_out_table([]),
         headers={},
         names=arms,
-        throughput="images_per_second" if is_throughput else EPOCHS_PER_HOUR,
+        throughput="images_per_second" if "throughput" in table else EPOCHS_PER_HOUR,
         unit=unit,
         score=Score(score_name),
         iou_scope="not known on what",
-        notes=(*_CANNOT_SAY, _of_work(is_throughput, weak)),
+        notes=(*_CANNOT_SAY, work),
         provenance_known=False,
     )
 
@@ -129,7 +181,8 @@ def _text(source: str) -> str:
     try:
         content = sys.stdin.buffer.read() if source == STANDARD_INPUT else Path(source).read_bytes()
     except OSError as error:
-        raise UserError(f"--csv {source}: {error.strerror}") from None
+        reason = error.strerror or "standard input is closed; name a file"
+        raise UserError(f"--csv {source}: {reason}") from None
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
         return content.decode(encoding)
@@ -137,16 +190,21 @@ def _text(source: str) -> str:
         raise UserError(f"--csv {source}: byte {error.start} is not UTF-8; save the table as UTF-8") from None
 
 
-def _rows(text: str, name: str) -> tuple[list[str], list[tuple[int, list[str]]], str]:
-    """Return the header, each row with its line number, and the delimiter.
+def _rows(text: str, name: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Return the header, and each row with its line number.
 
-    Comments (#) are no rows, nor is the line of dashes in a Markdown table.
+    Comments (#) are no rows, nor is the line of dashes in a Markdown table. Where the first row has a number,
+    the last comment before it is the header.
     """
-    lines = [
-        (number, line)
-        for number, line in enumerate(text.splitlines(), start=1)
-        if line.strip("|-: ") and not line.lstrip().startswith("#")
-    ]
+    lines: list[tuple[int, str]] = []
+    comment: list[tuple[int, str]] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.lstrip().startswith("#"):
+            comment = comment if lines else [(number, line.lstrip("# \t"))]
+        elif line.strip("|-: "):
+            lines.append((number, line))
+    if lines and re.search(r"(^|[;\t,|])\s*\d[\d.e+-]*\s*($|[;\t,|])", lines[0][1]):
+        lines = comment + lines
     if len(lines) < 2:
         raise UserError(
             f"{name}: {len(lines)} lines; a header and at least one row are needed", EXIT_BAD_DATA
@@ -164,7 +222,7 @@ def _rows(text: str, name: str) -> tuple[list[str], list[tuple[int, list[str]]],
         if len(cells) != len(header):
             found = f"{len(cells)} cells, the header has {len(header)}"
             raise UserError(f"{name}:{number}: {found}; each line is one row", EXIT_BAD_DATA)
-    return header, parsed[1:], delimiter
+    return header, parsed[1:]
 
 
 def _places(header: Sequence[str], asked: Mapping[str, str], name: str) -> dict[str, int]:
@@ -172,7 +230,7 @@ def _places(header: Sequence[str], asked: Mapping[str, str], name: str) -> dict[
     unknown = asked.keys() - KNOWN_NAMES.keys()
     if unknown:
         raise UserError(f"--column {min(unknown)}=...: no such column; allowed: {', '.join(KNOWN_NAMES)}")
-    plain = [re.sub(r"[^a-z0-9]", "", UNIT.sub("", cell.casefold())) for cell in header]
+    plain = [_plain_name(cell) for cell in header]
     places = {}
     for column, known in KNOWN_NAMES.items():
         if column in asked:
@@ -183,8 +241,9 @@ def _places(header: Sequence[str], asked: Mapping[str, str], name: str) -> dict[
         else:
             found = [place for place, cell in enumerate(plain) if cell in known.split()]
         if len(found) > 1:
-            names = " and ".join(header[place] for place in found)
-            raise UserError(f"{name}: {names} may both be {column}; say which: --column {column}=NAME")
+            names = [header[place] for place in found]
+            cure = f"say which: --column {column}=NAME" if len({*names}) > 1 else "rename one of them"
+            raise UserError(f"{name}: {' and '.join(names)} may both be {column}; {cure}")
         if found:
             places[column] = found[0]
     if "throughput" in places and "seconds" in places and "throughput" not in asked:
@@ -198,68 +257,123 @@ def _places(header: Sequence[str], asked: Mapping[str, str], name: str) -> dict[
     return places
 
 
-def _run(
-    number: int, cells: Sequence[str], places: Mapping[str, int], place: str, delimiter: str, weak: bool
-) -> Run:
-    """Return a row as a launch, the first of its point. Raises UserError that names its place and column.
-
-    A comma within a number is a decimal one, but where commas separate the cells.
-    """
-
-    def value(column: str) -> float:
-        cell = cells[places[column]]
-        text = cell.replace(" ", "").replace("\u00a0", "")
-        if delimiter == ",":
-            text = text.replace(",", "")
-        elif "." not in text:
-            text = text.replace(",", ".")
-        try:
-            found = float(text)
-        except ValueError:
-            found = math.nan
-        if not math.isfinite(found) or abs(found) > _LARGEST:
-            raise UserError(f"{place}: {column} is {cell!r}; a number is needed", EXIT_BAD_DATA)
-        return found
-
-    workers = value("workers")
-    if workers != int(workers) or not 1 <= workers <= _MOST_WORKERS:
-        found = cells[places["workers"]]
-        raise UserError(f"{place}: workers is {found!r}; a whole number above 0 is needed", EXIT_BAD_DATA)
-    measured = "throughput" if "throughput" in places else "seconds"
-    amount = value(measured)
-    if not amount > 0:
-        raise UserError(f"{place}: {measured} is {amount:g}; it must be above 0", EXIT_BAD_DATA)
-    speed = amount if measured == "throughput" else (workers if weak else 1.0) / amount
-    score = value("score") if "score" in places and cells[places["score"]] else NAN
-    framework = ALL_FRAMEWORKS[0]
-    if "framework" in places:
-        cell = cells[places["framework"]]
-        plain = re.sub(r"[^a-z]", "", cell.casefold())
-        known = [arm for arm, names in FRAMEWORK_NAMES.items() if plain in names.split()]
-        if not known:
-            cure = "known are DDP, Horovod, Fabric, Accelerate; give others tables of their own"
-            raise UserError(f"{place}: framework is {cell!r}; {cure}", EXIT_BAD_DATA)
-        framework = known[0]
-    return Run(
-        run=f"line {number}",
-        framework=framework,
-        workers=int(workers),
-        repeat=1,
-        images_per_second=speed,
-        epochs_per_second=speed,
-        epochs_used=1,
-        seconds_per_epoch=1 / speed,
-        iou=score,
-    )
+def _words(title: str) -> list[str]:
+    """Return the words of a title, "per" for a slash: of "time [ms/step]", imagesPerSecond or img/s/GPU."""
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", title).replace("/", " per ")
+    return re.findall(r"[^\W\d_]+|\d+", apart.casefold())
 
 
-def _of_work(is_throughput: bool, weak: bool) -> str:
-    """Return of what work the numbers are taken to be."""
-    if is_throughput:
-        return "throughput is taken as that of all workers together"
+def _plain_name(title: str) -> str:
+    """Return a title as KNOWN_NAMES has it: without what stands in brackets and the unit of a time."""
+    words = _words(BRACKETS.sub("", title))
+    if words and words[-1] in SECONDS_OF_UNIT:
+        before = "".join(words[:-1])
+        if before.endswith("per"):
+            return f"{before}second"
+        if before in KNOWN_NAMES["seconds"].split():
+            return before
+    return "".join(words)
+
+
+def _speeds(measured: CsvColumn, amounts: _Numbers, workers: _Numbers, weak: bool) -> tuple[_Numbers, str]:
+    """Return the speed of all workers together in each row, and of what work it is taken to be."""
+    title = escape_unprintable(measured.title)
+    words = _words(title)
+    speeds = amounts
+    if measured.name == "seconds":
+        units = {SECONDS_OF_UNIT[word] for word in words if word in SECONDS_OF_UNIT} or {1.0}
+        if len(units) > 1:
+            raise UserError(f"{measured.lines[0]}: {title!r} has two units of time; leave one", EXIT_BAD_DATA)
+        unit = units.pop()
+        speeds = 1 / (amounts * unit)
+        title += f" ({unit:g} s each)" if unit != 1 else ""
+    else:
+        if PER_WORKER.search(title):
+            return speeds * workers, f"{title} is of each worker: multiplied by the number of workers"
+        unknown = {part for per, part in pairwise(words) if per == "per"} - SECONDS_OF_UNIT.keys()
+        if unknown:
+            found = f"{measured.lines[0]}: {title!r} is per {min(unknown)}"
+            raise UserError(f"{found}; give that of all workers, or per worker", EXIT_BAD_DATA)
+        if STEP_NAMES.isdisjoint(words):
+            return speeds, "throughput is taken as that of all workers together"
     if weak:
-        return "seconds are taken as those of work that grows with the workers (--weak)"
-    return (
-        "seconds are taken as those of the same work at every worker count; where each worker has its own "
+        return speeds * workers, f"{title}: taken as that of work that grows with the workers (--weak)"
+    return speeds, (
+        f"{title}: taken as that of the same work at every worker count; where each worker has its own "
         "share whatever their number, add --weak"
     )
+
+
+def _number(cell: str, thousands: str, decimal: str) -> float:
+    """Return a number in ASCII digits with these marks, NaN for anything else."""
+    # Spaces may separate thousands, too.
+    cell = re.sub(r"(?<=\d)\s(?=\d{3}(?!\d))", "", cell)
+    whole = rf"\d+|[1-9]\d{{0,2}}([{thousands}]\d{{3}})+|(?=[{decimal}]\d)"
+    pattern = rf"[-+]?({whole})([{decimal}]\d*)?(e[-+]?\d+)?"
+    if not re.fullmatch(pattern, cell, re.ASCII | re.IGNORECASE):
+        return NAN
+    return float(cell.replace(thousands, "").replace(decimal, "."))
+
+
+def _numbers(column: CsvColumn) -> _Numbers:
+    """Return the numbers of a column, all of which have the same marks of thousands and decimals.
+
+    Raises UserError where there are two readings: of 998 and 1,890, but not of 1.890 and 2.512, decimals.
+    """
+    readings = np.array([[_number(cell, *marks) for cell in column.cells] for marks in MARKS])
+    whole = [reading for reading in readings if not np.isnan(reading).any()]
+    if not whole:
+        column.refuse(np.isnan(readings).all(axis=0), "a number is needed")
+        column.refuse(np.isnan(readings[0]), "other cells have a decimal dot; write all alike")
+    values: _Numbers = whole[0]
+    other = whole[-1]
+    if not all("." in cell for cell in column.cells):
+        first = np.argmax(values != other)
+        found = f"{values[first]:.15g} or {other[first]:.15g}"
+        column.refuse(values != other, f"{found}? Write no marks of thousands, and each decimal with a dot")
+    column.refuse(abs(values) > _LARGEST, f"a number up to {_LARGEST:g} is needed")
+    return values
+
+
+def _scores(column: CsvColumn) -> _Numbers:
+    """Return scores from 0 to 1, NaN for an empty cell; "%" stands beside them or in the title."""
+    told = [place for place, cell in enumerate(column.cells) if cell]
+    cells = [column.cells[place].rstrip("% ") for place in told]
+    scores = np.full(len(column.cells), NAN)
+    scores[told] = _numbers(replace(column, cells=cells, lines=[column.lines[place] for place in told]))
+    scores[["%" in column.title + cell for cell in column.cells]] /= 100
+    column.refuse((scores < 0) | (scores > 1), "0 to 1 is needed, or % in its title")
+    return scores
+
+
+def _frameworks(column: CsvColumn) -> list[Framework]:
+    """Return the framework of each row; two names of one are not read as repeats of it."""
+    plain = [re.sub(r"[^a-z]", "", cell.casefold()) for cell in column.cells]
+    arm_of = {name: arm for arm, names in FRAMEWORK_NAMES.items() for name in names.split()}
+    unknown = [name not in arm_of for name in plain]
+    column.refuse(unknown, "known are DDP, Horovod, Fabric, Accelerate; give others tables of their own")
+    arms = [arm_of[name] for name in plain]
+    names: dict[Framework, str] = {}
+    for arm, cell in zip(arms, column.cells, strict=True):
+        first = names.setdefault(arm, cell)
+        if cell.casefold() != first.casefold():
+            reason = f"{first!r} above is the same framework; write one name, or give each a table"
+            column.refuse([each == cell for each in column.cells], reason)
+    return arms
+
+
+def _repeats(points: Sequence[tuple[Framework, float]], column: CsvColumn | None) -> list[int]:
+    """Return which repeat each launch is of: those of one name, or else of one place among their point's."""
+    labels = column.cells if column else [""] * len(points)
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels), start=1)}
+    launches: Counter[tuple[tuple[Framework, float], str]] = Counter()
+    repeats = []
+    twice = []
+    for point, label in zip(points, labels, strict=True):
+        launches[point, label] += 1
+        repeats.append(numbers[label] if label else launches[point, label])
+        twice.append(bool(label) and launches[point, label] > 1)
+    if column:
+        cure = f"give each of a point another {column.title}, or leave the column out"
+        column.refuse(twice, f"it stands twice; {cure}")
+    return repeats

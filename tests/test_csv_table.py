@@ -1,6 +1,7 @@
 """`report --csv`: tables of other people in their dialects, what they cannot tell, and what is no table."""
 
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,16 +49,49 @@ def test_seconds_are_of_the_same_work_or_of_each_workers_share(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("text", "throughput"),
+    "text",
     [
-        ("ranks\tthroughput\n1\t10\n\n2\t18\n", "throughput"),
-        ("| N | img/s |\n|---|---|\n| 1 | 10 |\n| 2 | 18 |\n", "img/s"),
-        ("#x\nworld_size, samples/second\n1, 10\n2, 18\n", "samples/second"),
+        "ranks\tthroughput\n1\t10\n\n2\t18\n",
+        "| N | img/s |\n|---|---|\n| 1 | 10 |\n| 2 | 18 |\n",
+        "#x\nworld_size, imagesPerSecond\n1, 10\n2, 18\n",
+        "n,images/sec,GPU hours\n1,10,3\n2,18,4\n",
+        "n,samples/s\n1,10\n2,18\n",
+        "n,it/s\n1,1e1\n2,1.8E+1\n",
+        "# of a benchmark\n# gpus,examples per sec\n1.000e+00,1.000e+01\n2.000e+00,1.800e+01\n",
+        'n,img/s\n1,"1,000.0"\n2,"1,800.0"\n',
+        "n;img/s\n1;1.000,0\n2;1 800\n",
+        "n;img/s\n1;1,25\n2;2,250\n",
+        "n;img/s\n1;1.250\n2;2.250\n",
+        "n,throughput (img/s/GPU)\n1,10\n2,9\n",
+        "n,throughput per worker\n1,10\n2,9\n",
     ],
 )
-def test_dialects_and_names_of_columns(text: str, throughput: str, tmp_path: Path) -> None:
-    study = load_csv(table(tmp_path, text), {"throughput": throughput})
+def test_dialects_and_names_of_columns(text: str, tmp_path: Path) -> None:
+    title = "throughput per worker"
+    study = load_csv(table(tmp_path, text), {"throughput": title} if title in text else {})
     assert summarise(study)["speedup"].tolist() == [1.0, 1.8]
+
+
+@pytest.mark.parametrize(
+    ("title", "seconds"),
+    [("time [us]", 5e-6), ("step_time_ms", 5e-3), ("time (min)", 300.0), ("elapsed (hours)", 18000.0)],
+)
+def test_the_unit_in_a_title_counts(title: str, seconds: float, tmp_path: Path) -> None:
+    runs = load_csv(table(tmp_path, f"n,{title}\n1,5\n"), {}).runs
+    assert runs["seconds_per_epoch"].tolist() == pytest.approx([seconds])
+
+
+def test_steps_grow_with_the_workers_where_told(tmp_path: Path) -> None:
+    source = table(tmp_path, "n,it/s\n1,10\n4,9\n")
+    assert speedups(source)["pytorch_native", 4] == 0.9
+    assert speedups(source, weak=True)["pytorch_native", 4] == 3.6
+
+
+@pytest.mark.parametrize("text", ["accuracy [%]\n1,2,95.5", "accuracy\n1,2,95.5 %", "accuracy\n1,2,.955"])
+def test_a_score_is_a_share(text: str, tmp_path: Path) -> None:
+    study = load_csv(table(tmp_path, f"n,seconds,{text}\n2,1,\n"), {})
+    assert study.evaluations["iou"].tolist() == [0.955]
+    assert study.score.name == "accuracy"
 
 
 def test_without_one_worker_no_speedup_is_known(tmp_path: Path) -> None:
@@ -72,16 +106,27 @@ def test_without_one_worker_no_speedup_is_known(tmp_path: Path) -> None:
         ("workers\n1\n", ":1: no column ends"),
         ("workers,loss\n1,2\n", "no column of seconds among workers, loss; name it: --column seconds=NAME"),
         ("workers,seconds\n1,2,3\n", ":2: 3 cells, the header has 2"),
-        ("workers,seconds\n1.5,2\n", r":2: workers is '1.5'; a whole number"),
+        ("workers,seconds\n1.5,2\n", ":2: workers is '1.5'; a whole number"),
         ("workers,seconds\n1,two\n", ":2: seconds is 'two'; a number is needed"),
         ("workers,seconds\n1,nan\n", ":2: seconds is 'nan'; a number"),
-        ("workers,seconds\n1,0\n", ":2: seconds is 0; it must be above 0"),
-        (
-            "workers,seconds,trial\n1,2,a\n1,3,a\n",
-            ":3: repeat 'a' stands twice; give each of a point another",
-        ),
+        ("workers,seconds\n1,0\n", ":2: seconds is '0'; it must be above 0"),
+        ("workers,seconds,trial\n1,2,a\n1,3,a\n", ":3: repeat is 'a'; it stands twice; give each of a point"),
         ("workers,gpus,seconds\n1,1,2\n", "workers and gpus may both be workers; say which"),
         ("workers,seconds,framework\n1,2,DeepSpeed\n", ":2: framework is 'DeepSpeed'; known are DDP"),
+        ("|n|img/s|\n|1|998|\n|2|1,890|\n", ":3: throughput is '1,890'; 1890 or 1.89"),
+        ("n\timg/s\n1\t998\n2\t1.890\n", ":3: throughput is '1.890'; 1.89 or 1890"),
+        ("n;seconds\n1;10,25\n2;1,890.5\n", ":2: seconds is '10,25'; other cells have a decimal dot"),
+        ("n,seconds\n1,1_0\n", ":2: seconds is '1_0'; a number"),
+        ("n,seconds\n1,\u0661\u0662\n", ":2: seconds is '\u0661\u0662'; a number"),
+        ("n,seconds\n1,1e13\n", ":2: seconds is '1e13'; a number up to"),
+        (
+            "n,seconds,method\n1,1,DDP 1.13\n1,1,DDP 2.0\n",
+            ":3: framework is 'DDP 2.0'; 'DDP 1.13' above is the same",
+        ),
+        ("n,time min [s]\n1,1\n", "'time min .s.' has two units of time"),
+        ("n,throughput (img/s/node)\n1,1\n", "is per node; give that of all workers"),
+        ("n,seconds,accuracy\n1,2,95.5\n", ":2: score is '95.5'; 0 to 1 is needed, or %"),
+        ("n,time,time\n1,2,3\n", "time and time may both be seconds; rename one"),
     ],
 )
 def test_what_is_no_table_is_refused_with_line_and_cure(text: str, message: str, tmp_path: Path) -> None:
@@ -95,15 +140,14 @@ def test_launches_of_a_repeat_are_those_of_its_name(tmp_path: Path) -> None:
     assert dict(zip(runs["seconds_per_epoch"], runs["repeat"], strict=True)) == {1: 1, 2: 2, 20: 2, 10: 1}
 
 
-def test_a_comma_between_digits_is_decimal_unless_commas_separate_cells(tmp_path: Path) -> None:
-    for text, seconds in (('n,seconds\n1,"1,024"\n', 1024.0), ("n;seconds\n1;1,024\n", 1.024)):
-        assert load_csv(table(tmp_path, text), {}).runs["seconds_per_epoch"].tolist() == [seconds]
-
-
-def test_options_of_a_table_are_refused_elsewhere(tmp_path: Path) -> None:
+def test_options_of_a_table_are_refused_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="--column and --weak: only with --csv"):
         main([str(tmp_path), "--weak"])
     with pytest.raises(UserError, match=r"--column time=\.\.\.: no such column; allowed: workers, seconds"):
         load_csv(table(tmp_path, "n,seconds\n1,2\n"), {"time": "seconds"})
     with pytest.raises(UserError, match="--csv nosuch: No such file"):
         load_csv("nosuch", {})
+    with (tmp_path / "closed").open("w") as unreadable:
+        monkeypatch.setattr(sys, "stdin", unreadable)
+        with pytest.raises(UserError, match="--csv -: standard input is closed"):
+            load_csv("-", {})
