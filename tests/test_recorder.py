@@ -117,16 +117,26 @@ def test_a_number_of_steps_ends_an_epoch_and_the_next_goes_on(tmp_path: Path) ->
     assert all(epoch.budget for epoch in found.epochs)
 
 
-def test_accumulated_passes_make_one_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("updates", [[0, 1, 0, 1], [0, 1, 1, 1], [2, 2, 2, 2]], ids=str)
+def test_batches_are_steps_however_many_updates_follow_each(
+    updates: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where gradients are accumulated, or where the scaling of a loss skips an update."""
     loop = Loop(tmp_path)
-    for number, batch in enumerate(loop.run.epoch(make_batches())):
-        loop.model(batch).sum().backward()
-        if number % 2:
-            loop.optimizer.step()
-            loop.optimizer.zero_grad()
-    (epoch,) = loop.finish().epochs
-    assert epoch.steps == BATCHES // 2
-    assert epoch.budget is not None
+    for _ in range(2):
+        for batch, times in zip(loop.run.epoch(make_batches(40)), 10 * updates, strict=True):
+            loop.model(batch).sum().backward()
+            for _ in range(times):
+                loop.optimizer.step()
+    found = loop.finish(accuracy=None, of_classes=torch.ones(2), score=0.5)  # type: ignore[arg-type]
+    assert [epoch.steps for epoch in found.epochs] == [40, 40]
+    assert found.end is not None
+    assert found.end.scores == {"score": 0.5}
+    loop.run.finish()
+    assert read_record(found.path).complete
+    told = capsys.readouterr().err
+    assert all(words in told for words in ("accuracy: found None", "of_classes: found", "has ended already"))
+    assert load_study(found.path.parents[1]).left_out.empty
 
 
 def _two_forwards(loop: Loop, batch: Tensor) -> None:

@@ -59,11 +59,6 @@ class RecorderCallback(Callback):  # type: ignore[misc]
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._marks.clock.mark(Phase.SYNC)
 
-    def on_before_optimizer_step(
-        self, trainer: Trainer, pl_module: LightningModule, optimizer: object
-    ) -> None:
-        self._marks.updates += 1
-
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
     ) -> None:

@@ -1,4 +1,4 @@
-"""Measure the epochs of a script: seconds, samples and updates, and its phases where marks give them.
+"""Measure the epochs of a script: seconds, samples and batches, and its phases where marks give them.
 
     data wait        until the loader gives a batch
     host to device   from there until the forward pass
@@ -8,7 +8,8 @@
     optimizer        the update
     rest             until the next batch is asked for
 
-What the script does between the backward pass and the update, such as clipping, is part of sync.
+What the script does between the backward pass and the update, such as clipping, is part of sync. A step is a
+batch, whether or not an update follows: scripts accumulate gradients, and loss scaling skips updates.
 """
 
 from collections.abc import Callable
@@ -46,11 +47,10 @@ SAMPLE_SEED = 0
 
 
 class Marks:
-    """The clock on which the phases of one epoch are marked, and the updates counted in it."""
+    """The clock on which the phases of one epoch are marked."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.updates = 0
 
     def fault(self, batches: int) -> str:  # noqa: ARG002, whoever marks by hooks has to compare
         """Return why the phases of so many batches are not those of steps; empty where they are."""
@@ -107,8 +107,6 @@ class LoopHooks(Marks):
     def _update_ends(self, *_: object) -> None:
         self.clock.mark(Phase.OPTIMIZER)
         self._depth -= 1
-        if self._depth == 0:
-            self.updates += 1
 
 
 @dataclass(frozen=True)
@@ -192,9 +190,8 @@ class ScriptMeter:
         self.pause()
         self._counters.end()
         self.close()
-        updates = self._marks.updates if self._marks else 0
-        own = (self._seconds, self._samples, self._batches, updates, FAULTS.index(self._fault()))
-        seconds, samples, batches, updates_of_all, faults = self._group.gather_array(np.array(own, float)).T
+        own = (self._seconds, self._samples, self._batches, FAULTS.index(self._fault()))
+        seconds, samples, batches, faults = self._group.gather_array(np.array(own, float)).T
         if not samples.any():
             return None
         no_budget = FAULTS[int(faults.max())]
@@ -212,7 +209,7 @@ class ScriptMeter:
             seconds=float(seconds.max()),
             worker_seconds=seconds.tolist(),
             images=int(samples.sum()),
-            steps=int(updates_of_all.max() or batches.max()),
+            steps=int(batches.max()),
             loss=None,
             warmup=self._epochs == 1,
             budget=budget,

@@ -125,6 +125,7 @@ class Recording:
         self.meter = ScriptMeter(group, marked)
         self._writer: RecordWriter | None = None
         self._folder = Path()
+        self._has_ended = False
         self.is_in_epoch = False
 
     def epoch(
@@ -151,9 +152,17 @@ class Recording:
                 write_verified(self._folder / STEPS_NAME, content)
         except (OSError, ImportError) as problem:
             self._warn(f"{STEPS_NAME} could not be written: {problem}")
-        numbers = {name: float(score) for name, score in scores.items()}
-        finite = {name: score for name, score in numbers.items() if math.isfinite(score)}
+        finite = {}
+        for name, score in scores.items():
+            try:
+                number = float(score)
+            except (TypeError, ValueError, RuntimeError):
+                self._warn(f"{name}: found {score!r}, which is no number; it is left out")
+                continue
+            if math.isfinite(number):
+                finite[name] = number
         self._write(End(status="complete", scores=finite or None))
+        self._has_ended = True
 
     def open(self, logs: Path, study: str, framework: str, options: RunOptions) -> None:
         """Begin the record in a folder of its own below `logs`; raises what the function `begin` does."""
@@ -215,7 +224,9 @@ class Recording:
 
     def _write(self, line: RecordLine) -> None:
         """Append a line on worker 0; a training goes on where it cannot be recorded."""
-        if self._writer is None:
+        if self._has_ended:
+            self._warn("the record has ended already; nothing is added")
+        if self._writer is None or self._has_ended:
             return
         try:
             self._writer.write(line)
