@@ -337,7 +337,22 @@ def taken(folder: Path) -> list[str]:
     return [str(folder / "study"), "--output", str(folder / "taken")]
 
 
+def holds_other_files(folder: Path) -> list[str]:
+    """A table whose report would stand among somebody's own files."""
+    (folder / "report").mkdir()
+    (folder / "report" / "predictions.csv").write_text("mine")
+    (folder / "scaling.csv").write_text("workers,seconds\n1,10\n2,6\n")
+    return ["--csv", str(folder / "scaling.csv"), "--output", str(folder / "report")]
+
+
+def holds_its_table(folder: Path) -> list[str]:
+    (folder / "runs.csv").write_text("workers,seconds\n1,10\n2,6\n")
+    return ["--csv", str(folder / "runs.csv"), "--output", str(folder)]
+
+
 REFUSED: Mapping[str, tuple[Callable[[Path], list[str]], int | None]] = {
+    "output holds other files": (holds_other_files, EXIT_USAGE),
+    "output holds the table": (holds_its_table, EXIT_USAGE),
     "no usable run": (no_run, EXIT_BAD_DATA),
     "no folder": (lambda folder: [str(folder / "missing")], EXIT_USAGE),
     "no older logs": (lambda folder: ["--reference", str(folder)], EXIT_USAGE),
@@ -355,6 +370,8 @@ def test_what_cannot_be_reported_is_refused(
         main(arguments(tmp_path))
     assert code is None or refused.value.exit_code == code
     told(str(refused.value))
+    if case == "output holds other files":
+        assert (tmp_path / "report" / "predictions.csv").read_text() == "mine"
     if case == "no usable run":
         assert "no end line" in capsys.readouterr().out
         assert not (tmp_path / "report").exists()

@@ -40,12 +40,13 @@ from unet_scaling.study.files import READABLE, write_atomically
 PAGE_NAME = "report.html"
 
 
-def write_report(report: Report, folder: Path) -> list[Path]:
+def write_report(report: Report, folder: Path, *, is_of_study: bool = False) -> list[Path]:
     """Write the report's files; the same study, in the same place, always gives the same bytes.
 
     The page comes last, so that what it names is there. Tables and figures of an earlier report that this
-    one does not have are removed: they would be taken for its own. Raises OSError where the folder cannot be
-    written; an earlier file is then still whole.
+    one does not have are removed: they would be taken for its own. Raises UserError where they would be those
+    of others, unless the folder `is_of_study`, and OSError where it cannot be written; an earlier file is
+    then still whole.
     """
     if folder.is_symlink():
         raise UserError(f"{folder} is a link; give --output {folder.resolve()}")
@@ -56,14 +57,23 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     for drawn in (drawn for of_section in figures.values() for drawn in of_section):
         contents |= {f"{drawn.name}.svg": drawn.svg, f"{drawn.name}.png": drawn.png}
     contents[PAGE_NAME] = report_page(report, figures).encode()
+    pictures = {f"{report.study.score.key(name)}.{kind}" for name in FIGURES for kind in ("svg", "png")}
+    names = {table.name(report) for table in TABLES} | pictures
+    if not is_of_study:
+        require_own(folder, PAGE_NAME, names | contents.keys())
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE, durable=False)
-    pictures = {f"{report.study.score.key(name)}.{kind}" for name in FIGURES for kind in ("svg", "png")}
-    tables = {table.name(report) for table in TABLES}
-    for name in (pictures | tables) - contents.keys():
+    for name in names - contents.keys():
         (folder / name).unlink(missing_ok=True)
     return [folder / name for name in contents]
+
+
+def require_own(folder: Path, page: str, names: Iterable[str]) -> None:
+    """Raise UserError where files of these names are there, and no page of an earlier report beside them."""
+    others = sorted(name for name in names if (folder / name).exists())
+    if others and not (folder / page).exists():
+        raise UserError(f"{folder} holds {others[0]}, and no {page}; name a folder of its own by --output")
 
 
 def draw_figures(report: Report) -> Iterable[DrawnFigure | None]:
@@ -105,6 +115,8 @@ def report_study(options: argparse.Namespace) -> int:
     """Report on the records of a study, on older logs, or on a table."""
     source: Path = options.study or options.reference or Path()
     folder = options.output or source / "report"
+    if options.csv not in (None, "-") and Path(options.csv).resolve().parent == folder.resolve():
+        raise UserError(f"--output {folder} holds {options.csv} itself; name a folder of its own")
     if options.csv:
         study = load_csv(options.csv, dict(options.column), options.weak)
     elif options.reference:
@@ -119,7 +131,7 @@ def report_study(options: argparse.Namespace) -> int:
     gc.freeze()
     report = make_report(replace(study, output=folder))
     try:
-        write_report(report, folder)
+        write_report(report, folder, is_of_study=bool(options.study and not options.output))
     except OSError as error:
         raise UserError(f"the report cannot be written to {folder}: {error}; try --output") from None
     print_report(report, folder=folder)
