@@ -49,7 +49,7 @@ def require_images(configs: Sequence[RunConfig]) -> None:
     """Raise UserError where images are not as checked, or too few for one of these runs on them."""
     for (folder, path), group in _configs_by_images(configs).items():
         manifest = read_manifest(path)
-        manifest.require_unchanged(Path(folder))
+        manifest.require_unchanged(Path(folder), path)
         images = len(manifest.pairs)
         for config in group:
             manifest.require_options(config.data)

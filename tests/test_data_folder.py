@@ -103,6 +103,26 @@ def test_values_are_judged_over_the_whole_data_set_by_all_their_bits(tmp_path: P
     assert check_folder(tmp_path, ">256").pairs[0].foreground_pixels == 1
     with pytest.raises(UserError, match="no mask has a foreground pixel"):
         check_folder(tmp_path, ">600")
+    for path in (tmp_path / "masks").iterdir():
+        save(path, np.full((12, 16), 1, np.uint8))
+    with pytest.raises(UserError, match=r"every pixel is foreground under the rule 'nonzero'.*--foreground"):
+        check_folder(tmp_path)
+
+
+def test_a_manifest_is_written_over_no_other_file_and_made_again_where_it_was(
+    data: Command, folder: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.json"
+    own.write_text('{"my": "own"}')
+    code, _, errors = data("check", folder, "--manifest", own)
+    assert (code, own.read_text()) == (2, '{"my": "own"}')
+    assert "is no manifest of this program" in errors
+    beside = tmp_path / "study.manifest.json"
+    data("check", folder, "--foreground", "255", "--manifest", beside)
+    (folder / "masks" / "p1.png").unlink()
+    with pytest.raises(UserError) as caught:
+        read_manifest(beside).require_unchanged(folder, beside)
+    assert refused(caught, 65, f"data check {folder} --foreground 255 --manifest {beside}")
 
 
 def test_a_manifest_identifies_the_data_wherever_they_are(folder: Path, tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ def image_choices(
     path = folder / MANIFEST_NAME if (folder / MANIFEST_NAME).exists() else manifest_path
     if path.exists():
         manifest = read_manifest(path)
-        manifest.require_unchanged(folder)
+        manifest.require_unchanged(folder, path)
         manifest.require_foreground(foreground or manifest.foreground, folder, path)
         sample = sample_folder(folder, manifest.files)
     else:

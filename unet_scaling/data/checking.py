@@ -73,8 +73,14 @@ def check_folder(folder: Path, foreground: str = "nonzero", names: str | None = 
             held = f"{shown} and {more} more values" if more > 0 else shown
             place = folder / MASKS_FOLDER / name
             problems.append(f"{place}: holds {held}, unexpected under the rule {rule.text!r}; {cure}")
-    if not problems and not any(entry.foreground_pixels for entry in entries):
+    shares = {entry.foreground_share for entry in entries}
+    if not problems and shares <= {0.0}:
         problems = [f"{folder / MASKS_FOLDER}: no mask has a foreground pixel under the rule {rule.text!r}"]
+    elif not problems and shares == {1.0}:
+        held = sample_folder(folder, pairs).mask_values
+        cure = "name those that count with --foreground, such as '2' or '>127'"
+        found = f"every pixel is foreground under the rule {rule.text!r}; the values are {held}"
+        problems = [f"{folder / MASKS_FOLDER}: {found}: {cure}"]
     if problems:
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         lines = [f"{folder}: {count} found, no manifest was made", *problems[:MOST_PROBLEMS_LISTED]]
@@ -178,7 +184,9 @@ def suggest_foreground(values: Iterable[int], filled_shares: Sequence[float]) ->
     if len(classes) <= 1:
         return "nonzero", "one value beside 0"
     if len(classes) <= MOST_CLASSES:
-        return ",".join(map(str, classes)), f"{len(classes)} classes"
+        is_void = classes[-1] == BYTE and classes[-2] <= MIDDLE_OF_GREY_8_BIT
+        doubt = f", of which {BYTE} may mark pixels that nobody judged" if is_void else ""
+        return ",".join(map(str, classes)), f"{len(classes)} classes{doubt}"
     if np.median(filled_shares) >= LEAST_FILLED_SHARE:
         return ">0", f"the numbers of objects, up to {classes[-1]}"
     middle = MIDDLE_OF_GREY_8_BIT if classes[-1] <= 2 * MIDDLE_OF_GREY_8_BIT + 1 else classes[-1] // 2

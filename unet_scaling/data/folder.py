@@ -290,13 +290,15 @@ class Manifest(StrictModel):
         """Return the SHA-256 of the file's text, which identifies the data."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
-    def require_unchanged(self, folder: Path) -> None:
+    def require_unchanged(self, folder: Path, path: Path | None = None) -> None:
         """Raise UserError (65) unless the folder has exactly these files in these sizes.
 
-        This lists the folder and reads no file, so it may be done before every training.
+        This lists the folder and reads no file, so it may be done before every training. `path`: of this
+        manifest, by default that in the folder.
         """
-        _require_sizes(folder / IMAGES_FOLDER, [pair.image for pair in self.pairs])
-        _require_sizes(folder / MASKS_FOLDER, [pair.mask for pair in self.pairs])
+        cure = check_again(folder, self.foreground, path)
+        _require_sizes(folder / IMAGES_FOLDER, [pair.image for pair in self.pairs], cure)
+        _require_sizes(folder / MASKS_FOLDER, [pair.mask for pair in self.pairs], cure)
 
     def require_options(self, data: Data) -> None:
         """Raise UserError (2) for a data.intensity or data.foreground that is not for these files."""
@@ -309,12 +311,16 @@ class Manifest(StrictModel):
     def require_foreground(self, rule: str, folder: object, path: Path) -> None:
         """Raise UserError (2) where the manifest at `path` is of another rule than data.foreground."""
         if parse_foreground(rule).text != parse_foreground(self.foreground).text:
-            check = called("data", "check", folder, "--foreground", rule, "--manifest", path)
             found = f"found {rule!r}, but the masks were checked with {self.foreground!r}"
-            raise UserError(f"data.foreground: {found}; run {check}")
+            raise UserError(f"data.foreground: {found}; run {check_again(folder, rule, path)}")
 
 
-def _require_sizes(folder: Path, entries: list[FileEntry]) -> None:
+def check_again(folder: object, rule: str, path: Path | None) -> str:
+    """Return the command that makes the manifest of these images at `path` anew, by this rule of masks."""
+    return called("data", "check", folder, "--foreground", rule, *(["--manifest", path] if path else []))
+
+
+def _require_sizes(folder: Path, entries: list[FileEntry], cure: str) -> None:
     expected = {entry.name: entry.bytes for entry in entries}
     sizes = _list_sizes(folder)
     if sizes != expected:
@@ -328,7 +334,7 @@ def _require_sizes(folder: Path, entries: list[FileEntry]) -> None:
             how = "is new"
         count = f" ({len(differing)} files differ)" if len(differing) > 1 else ""
         found = f"is not as its manifest says: {ascii(first)[1:-1]} {how}{count}"
-        raise UserError(f"{folder} {found}; run {called('data', 'check', folder.parent)}", EXIT_BAD_DATA)
+        raise UserError(f"{folder} {found}; run {cure}", EXIT_BAD_DATA)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -351,7 +357,13 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Write a manifest whole or not at all; UserError (2) where it cannot be written."""
+    """Write a manifest whole or not at all; UserError (2) where it cannot be, or another file is there."""
+    if path.exists() and not checksum_path(path).exists():
+        try:
+            read_manifest(path)
+        except UserError:
+            cure = "name another path with --manifest PATH"
+            raise UserError(f"{path} is there, and is no manifest of this program; {cure}") from None
     try:
         write_verified(path, manifest.to_json().encode(), READABLE)
     except OSError as error:

@@ -37,7 +37,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER, Manifest, PairEntry, parse_foreground
+from unet_scaling.data.folder import (
+    IMAGES_FOLDER,
+    MASKS_FOLDER,
+    Manifest,
+    PairEntry,
+    check_again,
+    parse_foreground,
+)
 from unet_scaling.data.order import Indices
 from unet_scaling.data.pixels import (
     Bytes,
@@ -55,7 +62,6 @@ from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
 from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
 from unet_scaling.study.options import Data
 from unet_scaling.study.progress import map_in_order
-from unet_scaling.study.texts import called
 
 # Of the 64 of a SHA-256: enough to tell two files apart in a message.
 SHOWN_DIGEST_CHARACTERS = 12
@@ -109,8 +115,8 @@ def load_pair(folder: Path, data: Data, pair: PairEntry, verified: bool = False)
             digest = hashlib.sha256(content).hexdigest()
             if digest != entry.sha256:
                 found = f"changed since the manifest was made (SHA-256 {digest[:SHOWN_DIGEST_CHARACTERS]}...)"
-                raise UserError(f"{path}: {found}; run {called('data', 'check', folder)}", EXIT_BAD_DATA)
-    return fit_pair(data, *convert_pair(folder, data, pair, *decode_pair(folder, pair, *contents)))
+                raise UserError(f"{path}: {found}; run {_check(data)}", EXIT_BAD_DATA)
+    return fit_pair(data, *convert_pair(folder, data, pair, *decode_pair(folder, data, pair, *contents)))
 
 
 def pair_paths(folder: Path, pair: PairEntry) -> tuple[Path, Path]:
@@ -124,14 +130,20 @@ def read_pair(folder: Path, pair: PairEntry) -> tuple[bytes, bytes]:
     return read_bytes(image_path), read_bytes(mask_path)
 
 
-def decode_pair(folder: Path, pair: PairEntry, image: bytes, mask: bytes) -> tuple[Pixels, Pixels]:
+def _check(data: Data) -> str:
+    return check_again(data.folder, data.foreground, data.manifest_path)
+
+
+def decode_pair(
+    folder: Path, data: Data, pair: PairEntry, image: bytes, mask: bytes
+) -> tuple[Pixels, Pixels]:
     """Return the pixels of both files as they are stored, [h, w, 1 to 4]."""
     image_path, mask_path = pair_paths(folder, pair)
     decoded = decode(image_path, image), decode(mask_path, mask, mask=True)
     for path, pixels in zip((image_path, mask_path), decoded, strict=True):
         if pixels.shape[:2] != (pair.height, pair.width):
             found = f"has {pixels.shape[1]} x {pixels.shape[0]} pixels, not {pair.width} x {pair.height}"
-            raise UserError(f"{path}: {found}; run {called('data', 'check', folder)}", EXIT_BAD_DATA)
+            raise UserError(f"{path}: {found}; run {_check(data)}", EXIT_BAD_DATA)
     return decoded
 
 
@@ -143,7 +155,7 @@ def convert_pair(
     foreground = foreground_of(mask_path, mask, data)
     if np.count_nonzero(foreground) != pair.foreground_pixels:
         found = "its foreground is not that of the manifest"
-        raise UserError(f"{mask_path}: {found}; run {called('data', 'check', folder)}", EXIT_BAD_DATA)
+        raise UserError(f"{mask_path}: {found}; run {_check(data)}", EXIT_BAD_DATA)
     return to_image(image, data.channels, data.intensity), foreground
 
 
@@ -233,13 +245,13 @@ class Verification:
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
-def verification_of_files(manifest: Manifest, folder: Path, index: int, count: int) -> Verification:
+def verification_of_files(manifest: Manifest, data: Data, index: int, count: int) -> Verification:
     """Return the verification of each `count`-th pair from `index` on: the share of one worker of a host."""
     digests = {}
     for pair in manifest.pairs[index::count]:
-        for path, entry in zip(pair_paths(folder, pair), (pair.image, pair.mask), strict=True):
+        for path, entry in zip(pair_paths(Path(data.folder), pair), (pair.image, pair.mask), strict=True):
             digests[path] = entry.sha256
-    cure = f"bring the file back, or run {called('data', 'check', folder)}"
+    cure = f"bring the file back, or run {_check(data)}"
     return Verification(digests, cure)
 
 

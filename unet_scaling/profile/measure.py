@@ -180,7 +180,7 @@ def open_subject(study: StudyConfig, samples: int) -> Iterator[Subject]:
     config = _changed(config, "training", initial_weights=None, accumulate=1, plays=None)
     folder = Path(config.data.folder)
     manifest = read_manifest(config.data.manifest_path)
-    manifest.require_unchanged(folder)
+    manifest.require_unchanged(folder, config.data.manifest_path)
     manifest.require_options(config.data)
     batch = config.training.batch_per_worker
     train = split(len(manifest.pairs), config.data.test_share, config.data.split_seed).train
@@ -258,7 +258,7 @@ def load_batch(
             with clock.stage("read"):
                 contents = read_pair(folder, pair)
             with clock.stage("decode"):
-                pixels = decode_pair(folder, pair, *contents)
+                pixels = decode_pair(folder, data, pair, *contents)
             with clock.stage("convert"):
                 converted = convert_pair(folder, data, pair, *pixels)
             with clock.stage("resize"):

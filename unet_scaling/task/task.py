@@ -137,14 +137,14 @@ class UNetTask(Task):
     def _open_images(self, manifest: Manifest, group: Group) -> tuple[ImageSource, Verification]:
         data = self.config.data
         folder = Path(data.folder)
-        manifest.require_unchanged(folder)
+        manifest.require_unchanged(folder, data.manifest_path)
         # This worker's number among those of its host, and how many there are: each verifies a part.
         hosts = group.gather_strings(socket.gethostname())
         own = hosts[group.rank]
         index, count = hosts[: group.rank].count(own), hosts.count(own)
         if data.loading == "decode":
             decoded = DecodedImages(manifest, folder, data)
-            verification = verification_of_files(manifest, folder, index, count)
+            verification = verification_of_files(manifest, data, index, count)
             _verify(verification, group)
             return decoded, verification
         root = default_cache_root()
