@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from slurm.local import launch
+from unet_scaling import commit
 from unet_scaling.group.identity import KEEP_MEMORY
 from unet_scaling.group.worker import GLIBC_PREFIX, PRELOAD, speed_variables
 from unet_scaling.study.config import PROJECT
@@ -33,6 +34,13 @@ SECRET = (
     "FI_PASSPHRASE", "OMPI_MCA_btl_x_pass", "PMIX_MCA_cookie",
 )  # fmt: skip
 ADDRESSES = {"TORCH_MIRROR": "https://me:hush@host/", "TORCH_OTHER": "https://host/file?signature=hush"}
+
+
+def test_the_commit_is_that_of_the_code_whatever_a_hook_of_git_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = commit(PROJECT)
+    assert before[0]
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    assert commit(PROJECT) == before
 
 
 @pytest.mark.parametrize("name", [*FASTER, *OF_THIS_JOB, *SECRET, *ADDRESSES])

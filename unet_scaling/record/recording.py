@@ -302,7 +302,9 @@ def script_header(
         "script_sha256": sha256,
         "options": dict(options),
     }
-    content |= provenance(group, workers, Path(script).parent if script else None)
+    # The script may lie anywhere in its repository.
+    code = next((folder for folder in Path(script).parents if (folder / ".git").exists()), None)
+    content |= provenance(group, workers, code)
     return validated(ScriptHeader, content, SOURCE)
 
 
