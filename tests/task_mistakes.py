@@ -20,6 +20,7 @@ DEFINITIONS = {
     "score": "def score(",
     "transform": "def transform(",
     "parameters": "def parameters(",
+    "optimizer": "def optimizer(",
 }
 
 
@@ -189,6 +190,14 @@ MISTAKES = {
         "head.weight, head.bias",
         added(
             "\n\ndef parameters(model):\n    return [*model.hidden.parameters(), *model.spare.parameters()]\n"
+        ),
+    ),
+    "hooks of an optimizer": Mistake(
+        "optimizer",
+        "leave them out",
+        added(
+            "\n\ndef optimizer(model):\n    made = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)\n"
+            "    made.register_step_pre_hook(print)\n    return made\n"
         ),
     ),
     "reentrant": Mistake("loss", "use_reentrant=False", checkpoint(True)),
