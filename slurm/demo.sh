@@ -26,11 +26,13 @@ if [ -z "$data" ]; then
     study=demo
     .venv/bin/python -m unet_scaling.data make data/demo --count 160 --height 96 --width 96
 else
-    # A user's folder is only read: its manifest goes beside the runs.
-    study=demo-$(basename "$data" | tr -c 'A-Za-z0-9._\n-' '_')
+    # A user's folder is only read: its manifest goes beside the runs. Many are called images: the sum of its
+    # path tells them apart.
+    data=$(realpath "$data")
+    study=demo-$(basename "$data" | tr -c 'A-Za-z0-9._\n-' '_')-$(cksum <<<"$data" | cut -d ' ' -f 1)
     mkdir -p "$logs/$study"
     .venv/bin/python -m unet_scaling.data check "$data" --manifest "$logs/$study/manifest.json"
-    options+=(--name "$study" --set "data.folder=$(realpath "$data")"
+    options+=(--name "$study" --set "data.folder=$data"
         --set "data.manifest=$(realpath "$logs/$study/manifest.json")")
 fi
 
@@ -43,6 +45,7 @@ mkdir -p "$report"
 # The answer comes first in what the analysis prints; all of it is in the file.
 printf '\n'
 sed '/^report: /q' "$report/console.txt"
+options+=("$@")
 again=
 [ ${#options[@]} -eq 0 ] || again=$(printf ' %q' "${options[@]}")
 cat <<TEXT

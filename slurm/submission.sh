@@ -5,7 +5,7 @@
 #   slurm/submission.sh status|cancel|doctor ...             the same
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
 python=$root/.venv/bin/python
 if [ ! -x "$python" ]; then
     echo "error: $python does not exist; make the environment first: environment/install.sh" >&2
