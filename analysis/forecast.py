@@ -14,7 +14,7 @@ from analysis.beside import (
     prediction_inputs,
     series_sha256,
 )
-from analysis.predict import Series, all_series
+from analysis.predict import FARTHEST_HELD_RATIO, Series, all_series
 from analysis.stats import CONFIDENCE, median_intervals, share_interval, timed
 from analysis.study import NAN, POINT, SERIES, Array, Names, Study, bounded
 from analysis.text import count, listed, number, number_with_interval, percent
@@ -64,6 +64,8 @@ def _point(study: Study, series: Series, workers: int) -> PredictedPoint:
     alike = (study.runs[SERIES] == list(series.key)).all(axis=1)
     config = study.headers[study.runs.loc[alike, "run"].iloc[0]].config
     options, _, knobs = series.key
+    ratio = workers / float(series.counts.workers[-1])
+    far = f"{ratio:.3g} times the most workers measured; no prediction so far out was held against runs"
     # N workers of which each is as fast as one alone, with that one's interval.
     alone = series.launches[0]
     (ends,) = median_intervals([alone])
@@ -79,7 +81,7 @@ def _point(study: Study, series: Series, workers: int) -> PredictedPoint:
         step_seconds=_estimate(*forecast.bounded),
         throughput=_estimate(*forecast.throughputs),
         linear=_estimate(forecast.work / float(np.median(alone)), low, high),
-        remarks=[*filter(None, [forecast.why]), *series.cautions()],
+        remarks=[*filter(None, [forecast.why, far * (ratio > FARTHEST_HELD_RATIO)]), *series.cautions()],
     )
 
 

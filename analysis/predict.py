@@ -55,6 +55,8 @@ SMALLEST_MISFIT = 1e-3
 LARGEST_NOISE = 1.0
 # Handing fewer series to a process at a time costs more than it saves.
 SERIES_AT_ONCE = 10
+# The committed predictions, scored by their runs, go from 4 workers to 14.
+FARTHEST_HELD_RATIO = 3.5
 UNSEEN_LINK = "the link between nodes is not among the points fitted"
 PREDICTION_COLUMNS = (
     *SERIES, "fitted_on", "workers",

@@ -260,7 +260,13 @@ def test_names_are_what_the_option_says(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("pixels", "mask", "foreground", "intensity", "told"),
     [
-        (noise(48, 72, bits=12), LABELS.astype(np.uint16), ">0", "image", ["up to 53", "17 of 256 levels"]),
+        (
+            noise(48, 72, bits=12),
+            LABELS.astype(np.uint16),
+            ">0",
+            "image",
+            ["up to 53", "17 of 256 levels"],
+        ),
         (GREY, blob(18, 21), "nonzero", "dtype", ["8 images"]),
         (GREY.astype(np.float32), blob(18, 21), "nonzero", "image", ["8 images"]),
     ],

@@ -187,6 +187,14 @@ def test_what_cannot_be_predicted_is_refused(
     assert not (tmp_path / "study" / "predictions").exists()
 
 
+def test_how_far_out_a_prediction_goes_is_said(tmp_path: Path) -> None:
+    write_launches(tmp_path, KNOWN)
+    content = json.loads(predict(tmp_path, "8,64").read_text())
+    said = {point["workers"]: " ".join(point["remarks"]) for point in content["points"]}
+    assert "16 times the most workers measured" in said[64]
+    assert "times the most" not in said[8]
+
+
 @pytest.fixture
 def predicted(tmp_path: Path) -> Path:
     """A study of 1, 2 and 4 workers with a prediction of 8, and the runs on 8 of later."""

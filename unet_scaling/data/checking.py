@@ -168,8 +168,9 @@ def _range_of(ranges: list[tuple[float, float, float]]) -> tuple[Literal["dtype"
     used = f"{lowest.min():g} to {highest.max():g}"
     if np.isnan(top).any():
         return "image", f"{used}, of a type whose range no image fills: data.intensity has to be 'image'"
-    levels = 1 + round(float(((highest - lowest) / top).max()) * BYTE)
-    used = f"{used} of {top.max():g}: {levels} of {BYTE + 1} levels"
+    # Of a median image: one bright pixel, or some images of 8 bit among others, tell nothing of the rest.
+    levels = 1 + round(float(np.median((highest - lowest) / top)) * BYTE)
+    used = f"{used} of {top.max():g}: half of the images use {levels} of {BYTE + 1} levels or fewer"
     if levels >= FEWEST_LEVELS or top.max() <= BYTE:
         return "dtype", used
     return "image", f"{used} are left by data.intensity = 'dtype', all by 'image'"
