@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from analysis.load import load_study
+from slurm.commands.status import study_rows
 from slurm.local import launch
 from slurm.preflight import is_installed
 from tests.cluster import free_port, wait_until
@@ -137,6 +138,8 @@ def test_batches_are_steps_however_many_updates_follow_each(
     told = capsys.readouterr().err
     assert all(words in told for words in ("accuracy: found None", "of_classes: found", "has ended already"))
     assert load_study(found.path.parents[1]).left_out.empty
+    with pytest.raises(UserError, match=r"holds only runs of scripts; .* report .* reads them"):
+        study_rows(found.path.parents[1])
 
 
 def _two_forwards(loop: Loop, batch: Tensor) -> None:

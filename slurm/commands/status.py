@@ -18,6 +18,7 @@ from slurm.states import RunStatus, study_statuses
 from slurm.study_folder import is_at_work
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.record import RECORD_NAME
 from unet_scaling.study.record_lines import Epoch
 from unet_scaling.study.run_state import ACTIVE, RecordedRun, State
 from unet_scaling.study.study_file import (
@@ -26,7 +27,7 @@ from unet_scaling.study.study_file import (
     read_config,
     recorded_study,
 )
-from unet_scaling.study.texts import LAUNCH_HINT, clean, count
+from unet_scaling.study.texts import LAUNCH_HINT, called, clean, count
 
 REFRESH_SECONDS = 10
 # Below, a table of all columns would break the names of runs.
@@ -85,7 +86,9 @@ def study_rows(folder: Path) -> list[StatusRow]:
     """Return one row per run, by framework, workers and repeat. Raises UserError where there are none."""
     configs = {run_folder: read_config(config_path(run_folder)) for run_folder in list_run_folders(folder)}
     if not configs:
-        raise UserError(f"{folder} holds no runs; {LAUNCH_HINT} makes them")
+        of_scripts = any(folder.glob(f"*/{RECORD_NAME}"))
+        reads = f"only runs of scripts; {called('report', folder)} reads them"
+        raise UserError(f"{folder} holds {reads if of_scripts else f'no runs; {LAUNCH_HINT} makes them'}")
     study = recorded_study(folder)
     wanted = set(study.run_names()) if study else {config.run for config in configs.values()}
     statuses = study_statuses(configs)
