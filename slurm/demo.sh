@@ -52,6 +52,6 @@ cat <<TEXT
 
 full output: $report/console.txt
 next:
-  .venv/bin/unet-scaling run $study_file --set repeats=5$again && .venv/bin/unet-scaling report $logs/$study   # 5 launches of a point, as recommended
+  .venv/bin/unet-scaling run $study_file$again --set repeats=5 && .venv/bin/unet-scaling report $logs/$study   # 5 launches of a point, as recommended
   DEMO_DATA=MY_IMAGES make demo   # your images: a folder with images/ and masks/, paired by file name
 TEXT

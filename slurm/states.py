@@ -190,7 +190,7 @@ def study_statuses(configs: Mapping[Path, RunConfig], again: Collection[str] = (
     runs: dict[Path, RecordedRun] = {}
 
     def read(folder: Path) -> RunState:
-        runs[folder] = recorded_run(folder, configs[folder])
+        runs[folder] = recorded_run(folder, configs[folder]).of_known_format()
         return runs[folder].state
 
     certain = {folder for folder, config in configs.items() if config.run in again}

@@ -143,7 +143,7 @@ def test_a_manifest_identifies_the_data_wherever_they_are(folder: Path, tmp_path
 @pytest.mark.parametrize("change", ["missing", "new", "bytes", "folder"])
 def test_a_changed_folder_is_noticed_without_reading_it(folder: Path, change: str) -> None:
     manifest = check_folder(folder)
-    manifest.require_unchanged(folder)
+    manifest.require_unchanged(folder, folder / "manifest.json")
     place = folder / "masks" / ("p9.png" if change == "new" else "p1.png")
     if change == "missing":
         place.unlink()
@@ -154,7 +154,7 @@ def test_a_changed_folder_is_noticed_without_reading_it(folder: Path, change: st
     else:
         shutil.rmtree(folder)
     with pytest.raises(UserError) as caught:
-        manifest.require_unchanged(folder)
+        manifest.require_unchanged(folder, folder / "manifest.json")
     assert refused(caught, 65, folder if change == "folder" else place.name)
 
 
@@ -204,7 +204,7 @@ def test_make_leaves_a_folder_ready_for_training_and_makes_it_once(data: Command
     assert data("make", tmp_path / "a", *size)[0] == 0
     manifest = read_manifest(tmp_path / "a" / "manifest.json")
     assert [(pair.height, pair.width) for pair in manifest.pairs] == [(32, 40)] * 3
-    manifest.require_unchanged(tmp_path / "a")
+    manifest.require_unchanged(tmp_path / "a", tmp_path / "a" / "manifest.json")
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "a" / "images").iterdir()}
     assert data("make", tmp_path / "a", *size)[0] == 0
     assert {path: path.stat().st_mtime_ns for path in times} == times

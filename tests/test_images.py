@@ -236,7 +236,7 @@ def test_a_folder_is_taken_as_it_was_meant_or_refused(
         code = 0
         manifest = read_manifest(tmp_path / "manifest.json")
         assert len(manifest.pairs) == sum(name.startswith("masks/") for name in files)
-        manifest.require_unchanged(tmp_path)
+        manifest.require_unchanged(tmp_path, tmp_path / "manifest.json")
     # Of a refusal, not two lines for every pair.
     assert code == 0 or (code == EXIT_BAD_DATA and len(told.splitlines()) <= 3)
     for text in expected:

@@ -28,7 +28,6 @@ from unet_scaling.study.record_lines import (
     Startup,
 )
 
-DIGEST = "0" * 64
 POINT = make_point(options={"training": {"epochs": 2}})
 HEADER = make_header(POINT)
 SECONDS = {"seconds": 1.5, "worker_seconds": [1.5]}

@@ -20,6 +20,7 @@ from analysis.__main__ import main
 from analysis.report.column_lists import PAGE, with_column_lists
 from analysis.report.columns import TABLES
 from analysis.report.exports import latex_escaped
+from analysis.report.program import make_own
 from tests.attacks import hosts_in_turn
 from tests.honest import Honest, write_honest
 from tests.records import make_point, older_log, write_run
@@ -324,6 +325,15 @@ def identity(config: RunConfig) -> tuple[object, ...]:
     training = config.training
     options = (config.data.folder, config.data.image_height, training.precision, training.epochs)
     return (config.framework, config.workers, config.repeat, config.seed, training.learning_rate, *options)
+
+
+def test_a_report_that_was_interrupted_is_made_by_the_same_command(tmp_path: Path) -> None:
+    write_run(tmp_path / "study")
+    make_own(tmp_path / "report", "report.html", ["runs.csv"])
+    (tmp_path / "report" / "runs.csv").write_text("")
+    with without_figures():
+        assert main([str(tmp_path / "study"), "--output", str(tmp_path / "report")]) == 0
+    assert "<html" in (tmp_path / "report" / "report.html").read_text()
 
 
 def no_run(folder: Path) -> list[str]:

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import get_args
 
@@ -12,8 +13,10 @@ import pytest
 
 from tests.records import write_run
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.record import RECORD_NAME
-from unet_scaling.study.run_state import Exclusion, State, run_state
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.record import CHECKSUM_BYTES, CHECKSUM_FORMAT, RECORD_NAME
+from unet_scaling.study.run_state import Exclusion, State, recorded_run, run_state
+from unet_scaling.study.study_file import read_config
 
 READS_BEYOND_THE_END = """
 import mmap, os, sys
@@ -28,6 +31,16 @@ def main():
 
 run_worker(main)
 """
+
+
+def test_a_run_of_an_earlier_format_is_not_taken_for_one_to_train_again(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    record = run / RECORD_NAME
+    first, *others = record.read_bytes().splitlines(keepends=True)
+    earlier = first[: -CHECKSUM_BYTES - 1].replace(b'"format":5', b'"format":4')
+    record.write_bytes(b"".join([earlier + CHECKSUM_FORMAT % zlib.crc32(earlier) + b"\n", *others]))
+    with pytest.raises(UserError, match=r"header\.format: .* found 4.*; use the version that wrote it"):
+        recorded_run(run, read_config(run / "config.json")).of_known_format()
 
 
 def test_a_bus_error_has_a_sentence(tmp_path: Path) -> None:

@@ -59,7 +59,8 @@ def commit(folder: Path = CODE_FOLDER) -> "tuple[str | None, bool | None]":
 
 def _git(folder: Path, *arguments: str) -> str:
     # Of a shared installation, whose owner is another user; and not of a hook's own repository.
-    command = ["git", "-c", "safe.directory=*", "-C", str(folder), *arguments]
+    safe = ["-c", f"safe.directory={folder}", "-c", "core.fsmonitor=false"]
+    command = ["git", *safe, "-C", str(folder), *arguments]
     own = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=20, env=own)
     return done.stdout.strip()

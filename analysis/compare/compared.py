@@ -36,7 +36,7 @@ from analysis.figures.catalogue import MOST_FOREST_ROWS, study_forests
 from analysis.figures.svg import DrawnFigure, picture
 from analysis.findings.trust import Light
 from analysis.iou import learning_of, seeds_of
-from analysis.report.program import MOST_CONSOLE_ROWS, empty_table, print_list, report_console, require_own
+from analysis.report.program import MOST_CONSOLE_ROWS, empty_table, make_own, print_list, report_console
 from analysis.report.tables import COMPARE_LINES, Grid, as_csv, make_grid, text_column
 from analysis.stats import (
     ANY,
@@ -229,8 +229,6 @@ def _of_seeds(ious: Mapping[int, float]) -> Sample:
 
 # What the launches show of the speed of B against that of A.
 SpeedChange = Literal["faster", "slower", "mixed", "equal", "unclear"]
-# What a line has room for.
-_MOST_NAMED = 12
 
 
 @dataclass(frozen=True)
@@ -453,9 +451,8 @@ def compare_folders(first: Path, second: Path, output: Path) -> int:
     _require_one_kind(a, b)
     comparison = compare_studies(a, b)
     files = comparison_files(comparison)
-    require_own(output, f"{STEM}.html", files)
     try:
-        output.mkdir(parents=True, exist_ok=True)
+        make_own(output, f"{STEM}.html", files)
         for name, content in files.items():
             write_atomically(output / name, content, READABLE, durable=False)
     except OSError as error:

@@ -151,7 +151,7 @@ def _cost_light(study: Study, best: Candidate) -> Light:
         return "unknown"
     if study.criteria.target_iou is None:
         return "none"
-    return "caution" if math.isnan(best.row["seconds_to_target"]) else "good"
+    return "good" if best.row["runs_to_target"] == best.row["repeats"] else "caution"
 
 
 def _headline(advice: Recommendation, context: dict[str, object]) -> str:

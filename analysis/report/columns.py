@@ -78,7 +78,7 @@ TABLES = (
         images_per_second, epochs_per_second | sums over sums; without warm-up and stalled epochs
         epochs_used | how many these are
         seconds_per_epoch | their median
-        images_per_epoch, steps_per_epoch | their means; steps of the optimizer
+        images_per_epoch, steps_per_epoch | their means; steps of the optimizer, of a script its batches
         step_seconds | seconds over steps
         loss | of the last epoch
         iou, dice | of the last evaluation

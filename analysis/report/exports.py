@@ -173,7 +173,7 @@ def _toml(value: object) -> str:
 
 
 # Counted up when a key is removed, renamed or changes its meaning; new keys may come at any time.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 # More than any measurement has, and the same on every processor: as in the CSV files.
 _SIGNIFICANT_DIGITS = 10
 _LISTED = {

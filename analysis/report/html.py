@@ -181,7 +181,7 @@ def sections(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> It
     for name in (name for name, is_there in shown.items() if is_there):
         title, lead = lines("sections", section=name, study=study, report=report, levels=levels)
         found = [sentence(text) for text in (FOUND[name](report) if name in FOUND else ())]
-        said = title, lead, next(iter(found), ""), found[1 : 1 + MOST_REMARKS]
+        said = title, lead, next(iter(found), ""), found[1:]
         key, tables = study.score.key(name), grids(report, name)
         gallery = _gallery(report) if name == "saliency" else None
         if name == "seen":

@@ -40,13 +40,12 @@ from unet_scaling.study.files import READABLE, write_atomically
 PAGE_NAME = "report.html"
 
 
-def write_report(report: Report, folder: Path, *, is_of_study: bool = False) -> list[Path]:
+def write_report(report: Report, folder: Path) -> list[Path]:
     """Write the report's files; the same study, in the same place, always gives the same bytes.
 
     The page comes last, so that what it names is there. Tables and figures of an earlier report that this
     one does not have are removed: they would be taken for its own. Raises UserError where they would be those
-    of others, unless the folder `is_of_study`, and OSError where it cannot be written; an earlier file is
-    then still whole.
+    of others, and OSError where the folder cannot be written; an earlier file is then still whole.
     """
     if folder.is_symlink():
         raise UserError(f"{folder} is a link; give --output {folder.resolve()}")
@@ -59,9 +58,7 @@ def write_report(report: Report, folder: Path, *, is_of_study: bool = False) -> 
     contents[PAGE_NAME] = report_page(report, figures).encode()
     pictures = {f"{report.study.score.key(name)}.{kind}" for name in FIGURES for kind in ("svg", "png")}
     names = {table.name(report) for table in TABLES} | pictures
-    if not is_of_study:
-        require_own(folder, PAGE_NAME, names | contents.keys())
-    folder.mkdir(parents=True, exist_ok=True)
+    make_own(folder, PAGE_NAME, names | contents.keys())
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE, durable=False)
     for name in names - contents.keys():
@@ -69,11 +66,17 @@ def write_report(report: Report, folder: Path, *, is_of_study: bool = False) -> 
     return [folder / name for name in contents]
 
 
-def require_own(folder: Path, page: str, names: Iterable[str]) -> None:
-    """Raise UserError where files of these names are there, and no page of an earlier report beside them."""
+def make_own(folder: Path, page: str, names: Iterable[str]) -> None:
+    """Make a folder for files of these names, with a page that stands for one that is not finished.
+
+    Raises UserError where such files are there, and no page beside them: they are somebody's own.
+    """
     others = sorted(name for name in names if (folder / name).exists())
     if others and not (folder / page).exists():
         raise UserError(f"{folder} holds {others[0]}, and no {page}; name a folder of its own by --output")
+    if not (folder / page).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / page, "not finished: run the command again\n", READABLE, durable=False)
 
 
 def draw_figures(report: Report) -> Iterable[DrawnFigure | None]:
@@ -131,7 +134,7 @@ def report_study(options: argparse.Namespace) -> int:
     gc.freeze()
     report = make_report(replace(study, output=folder))
     try:
-        write_report(report, folder, is_of_study=bool(options.study and not options.output))
+        write_report(report, folder)
     except OSError as error:
         raise UserError(f"the report cannot be written to {folder}: {error}; try --output") from None
     print_report(report, folder=folder)

@@ -17,6 +17,7 @@ from unet_scaling.data.folder import (
     SAME_NAMES,
     Manifest,
     name_pattern,
+    require_replaceable,
     write_manifest,
 )
 from unet_scaling.study.command_line import CommandLine
@@ -48,6 +49,7 @@ def main() -> None:
 
         print("fetched" if fetch(folder) else f"{folder}: exists already")
     path = arguments.manifest or folder / MANIFEST_NAME
+    require_replaceable(path)
     manifest = check_folder(folder, foreground, names)
     write_manifest(manifest, path)
     print("\n".join(_summary(manifest)))

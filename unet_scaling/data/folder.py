@@ -290,11 +290,11 @@ class Manifest(StrictModel):
         """Return the SHA-256 of the file's text, which identifies the data."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
-    def require_unchanged(self, folder: Path, path: Path | None = None) -> None:
+    def require_unchanged(self, folder: Path, path: Path) -> None:
         """Raise UserError (65) unless the folder has exactly these files in these sizes.
 
-        This lists the folder and reads no file, so it may be done before every training. `path`: of this
-        manifest, by default that in the folder.
+        This lists the folder and reads no file, so it may be done before every training. `path` is that of
+        this manifest.
         """
         cure = check_again(folder, self.foreground, path)
         _require_sizes(folder / IMAGES_FOLDER, [pair.image for pair in self.pairs], cure)
@@ -315,9 +315,9 @@ class Manifest(StrictModel):
             raise UserError(f"data.foreground: {found}; run {check_again(folder, rule, path)}")
 
 
-def check_again(folder: object, rule: str, path: Path | None) -> str:
+def check_again(folder: object, rule: str, path: Path) -> str:
     """Return the command that makes the manifest of these images at `path` anew, by this rule of masks."""
-    return called("data", "check", folder, "--foreground", rule, *(["--manifest", path] if path else []))
+    return called("data", "check", folder, "--foreground", rule, "--manifest", path)
 
 
 def _require_sizes(folder: Path, entries: list[FileEntry], cure: str) -> None:
@@ -356,14 +356,16 @@ def read_manifest(path: Path) -> Manifest:
     raise UserError(f"{problem}; run {called('data', 'check', *of)}", EXIT_BAD_DATA)
 
 
+def require_replaceable(path: Path) -> None:
+    """Raise UserError where a file is at `path` that is no manifest, and be it a damaged one."""
+    begin = Manifest.model_fields["format"].default
+    if path.exists() and not path.read_bytes().startswith(f'{{\n "format": {begin},'.encode()):
+        cure = "name another path with --manifest PATH"
+        raise UserError(f"{path} is there, and is no manifest of this program; {cure}")
+
+
 def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Write a manifest whole or not at all; UserError (2) where it cannot be, or another file is there."""
-    if path.exists() and not checksum_path(path).exists():
-        try:
-            read_manifest(path)
-        except UserError:
-            cure = "name another path with --manifest PATH"
-            raise UserError(f"{path} is there, and is no manifest of this program; {cure}") from None
+    """Write a manifest whole or not at all; UserError (2) where it cannot be written."""
     try:
         write_verified(path, manifest.to_json().encode(), READABLE)
     except OSError as error:

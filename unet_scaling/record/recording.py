@@ -302,8 +302,10 @@ def script_header(
         "script_sha256": sha256,
         "options": dict(options),
     }
-    # The script may lie anywhere in its repository.
+    # The script may lie anywhere in its repository; that of another user may hold programs for git to run.
     code = next((folder for folder in Path(script).parents if (folder / ".git").exists()), None)
+    if code and code.stat().st_uid not in (os.getuid(), 0):
+        code = None
     content |= provenance(group, workers, code)
     return validated(ScriptHeader, content, SOURCE)
 

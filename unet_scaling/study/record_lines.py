@@ -306,7 +306,7 @@ class Epoch(StrictModel):
     seconds: PositiveSeconds = Field(description="of the slowest worker")
     worker_seconds: list[PositiveSeconds]
     images: PositiveInt = Field(description="processed by all workers")
-    steps: PositiveInt = Field(description="optimizer steps")
+    steps: PositiveInt = Field(description="of the optimizer; of a script, batches")
     loss: FiniteFloat | None = Field(
         description="mean over the images; none of an emulated run, nor of a script's"
     )

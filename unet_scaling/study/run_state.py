@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import BUS_ERROR, UserError, WaitedTooLongError, report_name
+from unet_scaling.study.errors import BUS_ERROR, EXIT_BAD_DATA, UserError, WaitedTooLongError, report_name
 from unet_scaling.study.files import read_json_with_checksum, read_regular
 from unet_scaling.study.record import RECORD_NAME, Record, read_record
 from unet_scaling.study.record_lines import FailureReport
@@ -47,6 +47,8 @@ SIGNALLED = re.compile(
 # The stacks of all threads of some workers, and what their launcher adds.
 OUTPUT_END_BYTES = 2**16
 WAITED = WaitedTooLongError.__name__
+# As pydantic says it.
+OTHER_FORMAT = "header.format: Input should be"
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,13 @@ class RecordedRun:
     config: RunConfig
     record: Record | None
     state: RunState
+
+    def of_known_format(self) -> Self:
+        """Return it; UserError for a record of an earlier format, which may be complete: it stays."""
+        if OTHER_FORMAT in self.state.reason:
+            cure = "use the version that wrote it, or another name for this study (--name)"
+            raise UserError(f"{self.state.reason}; {cure}", EXIT_BAD_DATA)
+        return self
 
 
 def run_state(folder: Path) -> RunState:
