@@ -87,7 +87,7 @@ def command_line() -> CommandLine:
     add = parser.add_argument
     called = "with --csv: what workers, seconds, throughput, framework, repeat or score is called"
     add("--column", action="append", default=[], type=column_name, metavar="COLUMN=NAME", help=called)
-    weak = "with --csv: seconds are of a fixed share of work of each worker"
+    weak = "with --csv: seconds, or steps/s, are of a fixed share of work of each worker"
     add("--weak", action="store_true", help=weak)
     images = (
         "with --reference: training images of an epoch over all workers, every pass counted "

@@ -8,7 +8,6 @@ import csv
 import io
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -56,20 +55,24 @@ FRAMEWORK_NAMES: Mapping[Framework, str] = {
 }
 BRACKETS = re.compile(r"[\[(](.*?)[\])]")
 _UNIT_NAMES = {
-    1e-6: "us usec",
+    1e-9: "ns nsec nanosecond nanoseconds",
+    1e-6: "us \u03bcs usec microsecond microseconds",  # casefold makes the micro sign this letter
     1e-3: "ms msec millisecond milliseconds",
     1.0: "s sec secs second seconds",
     60.0: "min mins minute minutes",
     SECONDS_PER_HOUR: "h hr hrs hour hours",
 }
 SECONDS_OF_UNIT = {name: seconds for seconds, names in _UNIT_NAMES.items() for name in names.split()}
-PER_WORKER = re.compile(r"[\s_]*(/|per)[\s_]*(worker|gpu|device|rank|process)", re.IGNORECASE)
-# A step has a batch of all workers or of each.
-STEP_NAMES = {"it", "its", "iterations", "steps"}
+PER_WORKER = re.compile(r"[\s_]*(/|per)[\s_]*(worker|gpu|device|rank|process)(e?s)?(?![a-z])", re.IGNORECASE)
+WORKER_NAMES = {"gpu", "worker", "device", "rank", "process", "node", "each"}
+# What a time may be of, and what else may stand in its brackets.
+TIMED = {"epoch", "step", "iteration", "run"}
+WORDS_OF_TIMES = {*SECONDS_OF_UNIT, *TIMED, "per", "wall", "elapsed", "total", "mean", "average", "median"}
+STEPS = re.compile("(it|iter|iteration|step|batch|minibatch)(e?s)?")  # of all workers together or of each
 # Marks of thousands and of decimals.
 MARKS = ((",", "."), (".", ","))
 _MOST_WORKERS = 10_000_000
-_LARGEST = 1e12
+_SMALLEST, _LARGEST = 1e-12, 1e12
 _Numbers = NDArray[np.float64]
 _CANNOT_SAY = (
     "read from a table: code, versions, data, hosts, devices and order of the launches are not known, so "
@@ -80,16 +83,17 @@ _CANNOT_SAY = (
 
 @dataclass(frozen=True)
 class CsvColumn:
-    """A column: its name in KNOWN_NAMES, its title and cells, and the file and line of each."""
+    """A column: its name in KNOWN_NAMES, its title and cells, the file and line of each, what ends it."""
 
     name: str
     title: str
     cells: Sequence[str]
     lines: Sequence[str]
+    delimiter: str
 
     def refuse(self, wrong: Iterable[bool], reason: str) -> None:
         """Raise UserError for the first cell that is wrong, if any is."""
-        for line, cell, is_wrong in zip(self.lines, self.cells, wrong, strict=True):
+        for line, cell, is_wrong in zip(self.lines[1:], self.cells, wrong, strict=True):
             if is_wrong:
                 raise UserError(f"{line}: {self.name} is {cell!r}; {reason}", EXIT_BAD_DATA)
 
@@ -102,19 +106,25 @@ def load_csv(source: str, columns: Mapping[str, str], weak: bool = False) -> Stu
     and column.
     """
     name = "standard input" if source == STANDARD_INPUT else source
-    header, rows = _rows(_text(source), name)
-    lines = [f"{name}:{number}" for number, _ in rows]
+    (top, header), rows, delimiter = _rows(_text(source), name)
+    lines = [f"{name}:{number}" for number in (top, *(number for number, _ in rows))]
+    places = _places(header, columns, name)
     table = {
-        column: CsvColumn(column, header[place], [cells[place] for _, cells in rows], lines)
-        for column, place in _places(header, columns, name).items()
+        column: CsvColumn(column, header[place], [cells[place] for _, cells in rows], lines, delimiter)
+        for column, place in places.items()
     }
+    title = table["workers"].title
+    if not {"per", "per worker"}.isdisjoint(_words(title)):
+        raise UserError(f"{lines[0]}: {title!r} is not of all workers; give their number", EXIT_BAD_DATA)
     workers = _numbers(table["workers"])
     whole = (workers >= 1) & (workers <= _MOST_WORKERS) & (workers % 1 == 0)
     table["workers"].refuse(~whole, "a whole number above 0 is needed")
     measured = table.get("throughput") or table["seconds"]
     amounts = _numbers(measured)
-    measured.refuse(amounts <= 0, "it must be above 0")
+    measured.refuse(amounts < _SMALLEST, f"it must be {_SMALLEST:g} or more")
     speeds, work = _speeds(measured, amounts, workers, weak)
+    unread = ", ".join(title for place, title in enumerate(header) if title and place not in places.values())
+    notes = [work, f"columns not read: {escape_unprintable(unread)}"] if unread else [work]
     arms: Names = {ALL_FRAMEWORKS[0]: "unnamed framework"}  # one arm, whatever it is
     frameworks = [ALL_FRAMEWORKS[0]] * len(rows)
     if "framework" in table:
@@ -137,10 +147,10 @@ def load_csv(source: str, columns: Mapping[str, str], weak: bool = False) -> Stu
         )
         for (number, _), framework, count, repeat, speed, score in found
     ]
-    return _study(source, table, runs, arms, work)
+    return _study(source, table, runs, arms, *notes)
 
 
-def _study(source: str, table: Mapping[str, CsvColumn], rows: list[Run], arms: Names, work: str) -> Study:
+def _study(source: str, table: Mapping[str, CsvColumn], rows: list[Run], arms: Names, *notes: str) -> Study:
     """Return the tables of a study; a row is the one epoch of its run, and its evaluation."""
     runs = run_table(
         sorted(rows, key=lambda run: (ALL_FRAMEWORKS.index(run.framework), run.workers, run.repeat))
@@ -153,12 +163,9 @@ def _study(source: str, table: Mapping[str, CsvColumn], rows: list[Run], arms: N
     if "throughput" in table:
         title = table["throughput"].title
         # A quotient in brackets, or else the whole title.
-        in_brackets = BRACKETS.search(title)
-        unit = in_brackets[1] if in_brackets and "/" in in_brackets[1] else title
-        unit = escape_unprintable(PER_WORKER.sub("", unit))
-    score_name = "iou"
-    if "score" in table:
-        score_name = re.sub(r"\W+", "_", table["score"].title.casefold()).strip("_")
+        quotients = [part for part in BRACKETS.findall(title) if "/" in part]
+        unit = escape_unprintable(PER_WORKER.sub("", [*quotients, title][0]))
+    score = re.sub(r"\W+", "_", table["score"].title.casefold()).strip("_") if "score" in table else "iou"
     return Study(
         name=Path(source).stem if source != STANDARD_INPUT else "table",
         runs=runs.assign(**{EPOCHS_PER_HOUR: SECONDS_PER_HOUR * runs["epochs_per_second"]}),
@@ -169,9 +176,9 @@ def _study(source: str, table: Mapping[str, CsvColumn], rows: list[Run], arms: N
         names=arms,
         throughput="images_per_second" if "throughput" in table else EPOCHS_PER_HOUR,
         unit=unit,
-        score=Score(score_name),
+        score=Score(score),
         iou_scope="not known on what",
-        notes=(*_CANNOT_SAY, work),
+        notes=(*_CANNOT_SAY, *notes),
         provenance_known=False,
     )
 
@@ -190,11 +197,11 @@ def _text(source: str) -> str:
         raise UserError(f"--csv {source}: byte {error.start} is not UTF-8; save the table as UTF-8") from None
 
 
-def _rows(text: str, name: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Return the header, and each row with its line number.
+def _rows(text: str, name: str) -> tuple[tuple[int, list[str]], list[tuple[int, list[str]]], str]:
+    """Return the header and each row with its line number, and what ends a column.
 
-    Comments (#) are no rows, nor is the line of dashes in a Markdown table. Where the first row has a number,
-    the last comment before it is the header.
+    Comments (#) are no rows, nor is the line of dashes in a Markdown table. Where the first row has a number
+    and no known title, the last comment before it is the header.
     """
     lines: list[tuple[int, str]] = []
     comment: list[tuple[int, str]] = []
@@ -203,7 +210,9 @@ def _rows(text: str, name: str) -> tuple[list[str], list[tuple[int, list[str]]]]
             comment = comment if lines else [(number, line.lstrip("# \t"))]
         elif line.strip("|-: "):
             lines.append((number, line))
-    if lines and re.search(r"(^|[;\t,|])\s*\d[\d.e+-]*\s*($|[;\t,|])", lines[0][1]):
+    cells = [cell.strip(" \"'") for cell in re.split(r"[;\t,|]", lines[0][1])] if lines else []
+    titled = any(_is(column, cell) for cell in cells for column in ("workers", "seconds", "throughput"))
+    if not titled and any(re.fullmatch(r"\d[\d.e+-]*", cell, re.IGNORECASE) for cell in cells):
         lines = comment + lines
     if len(lines) < 2:
         raise UserError(
@@ -217,12 +226,12 @@ def _rows(text: str, name: str) -> tuple[list[str], list[tuple[int, list[str]]]]
         (number, [cell.strip() for cell in next(csv.reader(io.StringIO(line), delimiter=delimiter))])
         for number, line in lines
     ]
-    header = parsed[0][1]
+    width = len(parsed[0][1])
     for number, cells in parsed[1:]:
-        if len(cells) != len(header):
-            found = f"{len(cells)} cells, the header has {len(header)}"
+        if len(cells) != width:
+            found = f"{len(cells)} cells, the header has {width}"
             raise UserError(f"{name}:{number}: {found}; each line is one row", EXIT_BAD_DATA)
-    return header, parsed[1:]
+    return parsed[0], parsed[1:], delimiter
 
 
 def _places(header: Sequence[str], asked: Mapping[str, str], name: str) -> dict[str, int]:
@@ -230,24 +239,25 @@ def _places(header: Sequence[str], asked: Mapping[str, str], name: str) -> dict[
     unknown = asked.keys() - KNOWN_NAMES.keys()
     if unknown:
         raise UserError(f"--column {min(unknown)}=...: no such column; allowed: {', '.join(KNOWN_NAMES)}")
-    plain = [_plain_name(cell) for cell in header]
+    if {"seconds", "throughput"} <= asked.keys():
+        raise UserError("--column seconds=... and throughput=...: only one of them is read; leave one")
     places = {}
-    for column, known in KNOWN_NAMES.items():
+    for column in KNOWN_NAMES:
         if column in asked:
             found = [place for place, cell in enumerate(header) if cell == asked[column]]
             if not found:
                 hint = did_you_mean(asked[column], header)
                 raise UserError(f"--column {column}={asked[column]}: {hint}{name} has {', '.join(header)}")
         else:
-            found = [place for place, cell in enumerate(plain) if cell in known.split()]
+            found = [place for place, cell in enumerate(header) if _is(column, cell)]
         if len(found) > 1:
             names = [header[place] for place in found]
             cure = f"say which: --column {column}=NAME" if len({*names}) > 1 else "rename one of them"
             raise UserError(f"{name}: {' and '.join(names)} may both be {column}; {cure}")
         if found:
             places[column] = found[0]
-    if "throughput" in places and "seconds" in places and "throughput" not in asked:
-        del places["seconds" if "seconds" not in asked else "throughput"]
+    if "throughput" in places and "seconds" in places:
+        del places["throughput" if "seconds" in asked else "seconds"]
     for column, *others in (("workers",), ("seconds", "throughput")):
         if not places.keys() & {column, *others}:
             cure = " or ".join((f"name it: --column {column}=NAME", *(f"{other}=NAME" for other in others)))
@@ -258,44 +268,58 @@ def _places(header: Sequence[str], asked: Mapping[str, str], name: str) -> dict[
 
 
 def _words(title: str) -> list[str]:
-    """Return the words of a title, "per" for a slash: of "time [ms/step]", imagesPerSecond or img/s/GPU."""
-    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", title).replace("/", " per ")
-    return re.findall(r"[^\W\d_]+|\d+", apart.casefold())
+    """Return the words of "time [ms/step]" or imagesPerSecond: "per" for a slash, "per worker" for /GPU."""
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", PER_WORKER.sub(" per worker ", title)).replace("/", " per ")
+    return re.findall(r"per worker|[^\W\d_]+|\d+", apart.casefold())
 
 
-def _plain_name(title: str) -> str:
-    """Return a title as KNOWN_NAMES has it: without what stands in brackets and the unit of a time."""
-    words = _words(BRACKETS.sub("", title))
-    if words and words[-1] in SECONDS_OF_UNIT:
-        before = "".join(words[:-1])
-        if before.endswith("per"):
-            return f"{before}second"
-        if before in KNOWN_NAMES["seconds"].split():
-            return before
-    return "".join(words)
+def _is(column: str, title: str) -> bool:
+    """Return whether a title has a name in KNOWN_NAMES beside what stands in brackets and a unit of time."""
+    words = _words(BRACKETS.sub(" ", title))
+    if column == "throughput":
+        words = ["second" if word in SECONDS_OF_UNIT else word for word in words if word != "per worker"]
+    elif column == "seconds" and words[1:] and words[-1] in SECONDS_OF_UNIT.keys() - {"min"}:
+        words.pop()
+    return "".join(words) in KNOWN_NAMES[column].split()
+
+
+def _unit_of_time(measured: CsvColumn, words: Sequence[str]) -> float:
+    """Return the seconds of the unit in a title. Raises UserError for words that make it another quantity."""
+    units = SECONDS_OF_UNIT.keys() & {*words}
+    per = {word for before, word in pairwise(words) if before == "per"}
+    wrong = WORKER_NAMES & {*words}
+    if measured.name == "throughput":
+        wrong |= per ^ units
+        cure = "of all workers it is img/s, of each img/s/GPU; name a time by --column seconds=NAME"
+    else:
+        # Out of brackets stands a known name or the one asked for, and "min" is no unit.
+        inside = {*_words(" ".join(BRACKETS.findall(measured.title)))}
+        units -= {"min"} - inside
+        wrong |= (inside - WORDS_OF_TIMES) | (per - TIMED) | ({"per worker"} & {*words})
+        cure = "give wall time, in one unit, as time [s] or time [ms/step]"
+    seconds = {SECONDS_OF_UNIT[unit] for unit in units}
+    if wrong or len(seconds) > 1:
+        found = f"{measured.title!r} is no {measured.name} with {min(wrong or units)!r} in it"
+        raise UserError(f"{measured.lines[0]}: {found}; {cure}", EXIT_BAD_DATA)
+    return max(seconds, default=1.0)
 
 
 def _speeds(measured: CsvColumn, amounts: _Numbers, workers: _Numbers, weak: bool) -> tuple[_Numbers, str]:
     """Return the speed of all workers together in each row, and of what work it is taken to be."""
     title = escape_unprintable(measured.title)
     words = _words(title)
+    unit = _unit_of_time(measured, words)
+    counted = [word for word, after in pairwise(words) if after == "per"] or words
     speeds = amounts
     if measured.name == "seconds":
-        units = {SECONDS_OF_UNIT[word] for word in words if word in SECONDS_OF_UNIT} or {1.0}
-        if len(units) > 1:
-            raise UserError(f"{measured.lines[0]}: {title!r} has two units of time; leave one", EXIT_BAD_DATA)
-        unit = units.pop()
         speeds = 1 / (amounts * unit)
         title += f" ({unit:g} s each)" if unit != 1 else ""
-    else:
-        if PER_WORKER.search(title):
+    elif "per worker" in words or not any(STEPS.fullmatch(word) for word in counted):
+        if weak:
+            raise UserError(f"--weak changes nothing of {title!r}; leave it out")
+        if "per worker" in words:
             return speeds * workers, f"{title} is of each worker: multiplied by the number of workers"
-        unknown = {part for per, part in pairwise(words) if per == "per"} - SECONDS_OF_UNIT.keys()
-        if unknown:
-            found = f"{measured.lines[0]}: {title!r} is per {min(unknown)}"
-            raise UserError(f"{found}; give that of all workers, or per worker", EXIT_BAD_DATA)
-        if STEP_NAMES.isdisjoint(words):
-            return speeds, "throughput is taken as that of all workers together"
+        return speeds, "throughput is taken as that of all workers together"
     if weak:
         return speeds * workers, f"{title}: taken as that of work that grows with the workers (--weak)"
     return speeds, (
@@ -306,8 +330,6 @@ def _speeds(measured: CsvColumn, amounts: _Numbers, workers: _Numbers, weak: boo
 
 def _number(cell: str, thousands: str, decimal: str) -> float:
     """Return a number in ASCII digits with these marks, NaN for anything else."""
-    # Spaces may separate thousands, too.
-    cell = re.sub(r"(?<=\d)\s(?=\d{3}(?!\d))", "", cell)
     whole = rf"\d+|[1-9]\d{{0,2}}([{thousands}]\d{{3}})+|(?=[{decimal}]\d)"
     pattern = rf"[-+]?({whole})([{decimal}]\d*)?(e[-+]?\d+)?"
     if not re.fullmatch(pattern, cell, re.ASCII | re.IGNORECASE):
@@ -320,7 +342,8 @@ def _numbers(column: CsvColumn) -> _Numbers:
 
     Raises UserError where there are two readings: of 998 and 1,890, but not of 1.890 and 2.512, decimals.
     """
-    readings = np.array([[_number(cell, *marks) for cell in column.cells] for marks in MARKS])
+    allowed = MARKS[:1] if column.delimiter == "," and "," not in "".join(column.cells) else MARKS
+    readings = np.array([[_number(cell, *marks) for cell in column.cells] for marks in allowed])
     whole = [reading for reading in readings if not np.isnan(reading).any()]
     if not whole:
         column.refuse(np.isnan(readings).all(axis=0), "a number is needed")
@@ -329,8 +352,8 @@ def _numbers(column: CsvColumn) -> _Numbers:
     other = whole[-1]
     if not all("." in cell for cell in column.cells):
         first = np.argmax(values != other)
-        found = f"{values[first]:.15g} or {other[first]:.15g}"
-        column.refuse(values != other, f"{found}? Write no marks of thousands, and each decimal with a dot")
+        found = f"{values[first]:.15g} or {other[first]:.15g}? Write no marks of thousands"
+        column.refuse(values != other, f"{found}, or a decimal dot in every cell (8 as 8.000)")
     column.refuse(abs(values) > _LARGEST, f"a number up to {_LARGEST:g} is needed")
     return values
 
@@ -340,7 +363,8 @@ def _scores(column: CsvColumn) -> _Numbers:
     told = [place for place, cell in enumerate(column.cells) if cell]
     cells = [column.cells[place].rstrip("% ") for place in told]
     scores = np.full(len(column.cells), NAN)
-    scores[told] = _numbers(replace(column, cells=cells, lines=[column.lines[place] for place in told]))
+    lines = [column.lines[0], *(column.lines[place + 1] for place in told)]
+    scores[told] = _numbers(replace(column, cells=cells, lines=lines))
     scores[["%" in column.title + cell for cell in column.cells]] /= 100
     column.refuse((scores < 0) | (scores > 1), "0 to 1 is needed, or % in its title")
     return scores
@@ -365,15 +389,11 @@ def _frameworks(column: CsvColumn) -> list[Framework]:
 def _repeats(points: Sequence[tuple[Framework, float]], column: CsvColumn | None) -> list[int]:
     """Return which repeat each launch is of: those of one name, or else of one place among their point's."""
     labels = column.cells if column else [""] * len(points)
-    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels), start=1)}
-    launches: Counter[tuple[tuple[Framework, float], str]] = Counter()
-    repeats = []
-    twice = []
-    for point, label in zip(points, labels, strict=True):
-        launches[point, label] += 1
-        repeats.append(numbers[label] if label else launches[point, label])
-        twice.append(bool(label) and launches[point, label] > 1)
-    if column:
-        cure = f"give each of a point another {column.title}, or leave the column out"
-        column.refuse(twice, f"it stands twice; {cure}")
-    return repeats
+    launches = pd.DataFrame({"point": points, "label": labels})
+    counts = launches.groupby(["point", "label"]).cumcount() + 1
+    if not column or not any(labels):
+        return counts.tolist()
+    column.refuse([not label for label in labels], "others have a name; name each launch, or none")
+    cure = f"give each of a point another {column.title}, or leave the column out"
+    column.refuse(counts > 1, f"it stands twice; {cure}")
+    return (launches["label"].factorize()[0] + 1).tolist()

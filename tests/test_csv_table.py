@@ -39,6 +39,7 @@ def test_a_european_table_gives_the_report_of_both_frameworks(
     assert "3 repeats suggest that native DDP is 10 % faster than Horovod" in printed
     assert "caution: no provenance" in printed
     assert "so nothing says whether they may be compared" in " ".join(printed.split())
+    assert "columns not read: Zeit" in printed
     assert (tmp_path / "report" / "report.html").exists()
 
 
@@ -59,10 +60,16 @@ def test_seconds_are_of_the_same_work_or_of_each_workers_share(tmp_path: Path) -
         "n,it/s\n1,1e1\n2,1.8E+1\n",
         "# of a benchmark\n# gpus,examples per sec\n1.000e+00,1.000e+01\n2.000e+00,1.800e+01\n",
         'n,img/s\n1,"1,000.0"\n2,"1,800.0"\n',
-        "n;img/s\n1;1.000,0\n2;1 800\n",
+        "n;img/s\n1;1.000,0\n2;1.800\n",
+        "n,img/s\n1,10\n2,18.000\n",
         "n;img/s\n1;1,25\n2;2,250\n",
         "n;img/s\n1;1.250\n2;2.250\n",
+        "# note a,b,c\nworkers,img/s,2024\n1,10,5\n2,18,6\n",
+        '# GPUs,img/s\n"1","10"\n"2","18"\n',
         "n,throughput (img/s/GPU)\n1,10\n2,9\n",
+        "n,img/s/GPU\n1,10\n2,9\n",
+        "n,images/sec/GPUs\n1,10\n2,9\n",
+        "n,images/s per GPU\n1,10\n2,9\n",
         "n,throughput per worker\n1,10\n2,9\n",
     ],
 )
@@ -74,7 +81,15 @@ def test_dialects_and_names_of_columns(text: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("title", "seconds"),
-    [("time [us]", 5e-6), ("step_time_ms", 5e-3), ("time (min)", 300.0), ("elapsed (hours)", 18000.0)],
+    [
+        ("time [us]", 5e-6),
+        ("time [\u00b5s]", 5e-6),
+        ("time [\u03bcs]", 5e-6),
+        ("time [ns per step]", 5e-9),
+        ("step_time_ms", 5e-3),
+        ("time (min)", 300.0),
+        ("elapsed (hours)", 18000.0),
+    ],
 )
 def test_the_unit_in_a_title_counts(title: str, seconds: float, tmp_path: Path) -> None:
     runs = load_csv(table(tmp_path, f"n,{title}\n1,5\n"), {}).runs
@@ -82,7 +97,7 @@ def test_the_unit_in_a_title_counts(title: str, seconds: float, tmp_path: Path) 
 
 
 def test_steps_grow_with_the_workers_where_told(tmp_path: Path) -> None:
-    source = table(tmp_path, "n,it/s\n1,10\n4,9\n")
+    source = table(tmp_path, "n,speed (batches/s)\n1,10\n4,9\n")
     assert speedups(source)["pytorch_native", 4] == 0.9
     assert speedups(source, weak=True)["pytorch_native", 4] == 3.6
 
@@ -109,12 +124,15 @@ def test_without_one_worker_no_speedup_is_known(tmp_path: Path) -> None:
         ("workers,seconds\n1.5,2\n", ":2: workers is '1.5'; a whole number"),
         ("workers,seconds\n1,two\n", ":2: seconds is 'two'; a number is needed"),
         ("workers,seconds\n1,nan\n", ":2: seconds is 'nan'; a number"),
-        ("workers,seconds\n1,0\n", ":2: seconds is '0'; it must be above 0"),
+        ("workers,seconds\n1,0\n", ":2: seconds is '0'; it must be 1e-12 or more"),
         ("workers,seconds,trial\n1,2,a\n1,3,a\n", ":3: repeat is 'a'; it stands twice; give each of a point"),
+        ("workers,seconds,trial\n1,2,a\n1,3,\n", ":3: repeat is ''; others have a name; name each launch"),
         ("workers,gpus,seconds\n1,1,2\n", "workers and gpus may both be workers; say which"),
         ("workers,seconds,framework\n1,2,DeepSpeed\n", ":2: framework is 'DeepSpeed'; known are DDP"),
-        ("|n|img/s|\n|1|998|\n|2|1,890|\n", ":3: throughput is '1,890'; 1890 or 1.89"),
+        ("|n|img/s|\n|1|998|\n|2|1,890|\n", ":3: throughput is '1,890'; 1890 or 1.89. Write no marks of th"),
         ("n\timg/s\n1\t998\n2\t1.890\n", ":3: throughput is '1.890'; 1.89 or 1890"),
+        ("n,seconds\n1,1.234.567\n", ":2: seconds is '1.234.567'; a number"),
+        ("n;img/s\n1;100\n2;1 800\n", ":3: throughput is '1 800'; a number is needed"),
         ("n;seconds\n1;10,25\n2;1,890.5\n", ":2: seconds is '10,25'; other cells have a decimal dot"),
         ("n,seconds\n1,1_0\n", ":2: seconds is '1_0'; a number"),
         ("n,seconds\n1,\u0661\u0662\n", ":2: seconds is '\u0661\u0662'; a number"),
@@ -123,8 +141,20 @@ def test_without_one_worker_no_speedup_is_known(tmp_path: Path) -> None:
             "n,seconds,method\n1,1,DDP 1.13\n1,1,DDP 2.0\n",
             ":3: framework is 'DDP 2.0'; 'DDP 1.13' above is the same",
         ),
-        ("n,time min [s]\n1,1\n", "'time min .s.' has two units of time"),
-        ("n,throughput (img/s/node)\n1,1\n", "is per node; give that of all workers"),
+        ("n,time ms [s]\n1,1\n", ":1: 'time ms .s.' is no seconds with 'ms' in it; give wall time, in one"),
+        ("n,time (days)\n1,1\n", "no seconds with 'days' in it"),
+        ("n,time (GPU-hours)\n1,1\n", "no seconds with 'gpu' in it"),
+        ("n,time (node hours)\n1,1\n", "no seconds with 'node' in it"),
+        ("n,runtime (steps/s)\n1,1\n", "no seconds with 's' in it"),
+        ("n,time (speedup)\n1,1\n", "no seconds with 'speedup' in it"),
+        ("n,time_min,time_max\n1,1,2\n", "no column of seconds among n, time_min"),
+        (
+            "n,throughput (img/s/node)\n1,1\n",
+            "with 'node' in it; of all workers it is img/s",
+        ),
+        ("n,speed (ms)\n1,1\n", "no throughput with 'ms' in it"),
+        ("n,throughput (each)\n1,1\n", "no throughput with 'each' in it"),
+        ("GPUs (per node),time\n1,1\n", ":1: 'GPUs .per node.' is not of all workers; give their number"),
         ("n,seconds,accuracy\n1,2,95.5\n", ":2: score is '95.5'; 0 to 1 is needed, or %"),
         ("n,time,time\n1,2,3\n", "time and time may both be seconds; rename one"),
     ],
@@ -145,6 +175,10 @@ def test_options_of_a_table_are_refused_elsewhere(tmp_path: Path, monkeypatch: p
         main([str(tmp_path), "--weak"])
     with pytest.raises(UserError, match=r"--column time=\.\.\.: no such column; allowed: workers, seconds"):
         load_csv(table(tmp_path, "n,seconds\n1,2\n"), {"time": "seconds"})
+    with pytest.raises(UserError, match="only one of them is read"):
+        load_csv(table(tmp_path, "n,a,b\n1,2,3\n"), {"seconds": "a", "throughput": "b"})
+    with pytest.raises(UserError, match="--weak changes nothing of 'img/s'; leave it out"):
+        load_csv(table(tmp_path, "n,img/s\n1,2\n"), {}, weak=True)
     with pytest.raises(UserError, match="--csv nosuch: No such file"):
         load_csv("nosuch", {})
     with (tmp_path / "closed").open("w") as unreadable:
