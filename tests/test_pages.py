@@ -131,7 +131,8 @@ def test_maps_and_played_runs_have_figures_of_their_own_and_none_of_an_earlier_r
     assert {path.stem for path in (tmp_path / "maps" / "report").glob("*.svg")} >= OF_MAPS
     write_all_played(tmp_path / "played", {1: near(0.8), 8: near(0.7)})
     (tmp_path / "played" / "report").mkdir()
-    (tmp_path / "played" / "report" / "scaling.svg").write_text("of an earlier report")
+    for name in ("report.html", "scaling.svg"):
+        (tmp_path / "played" / "report" / name).write_text("of an earlier report")
     assert main([str(tmp_path / "played")]) == 0
     assert {path.stem for path in (tmp_path / "played" / "report").glob("*.svg")} == OF_PLAYED
 

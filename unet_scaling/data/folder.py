@@ -359,7 +359,7 @@ def read_manifest(path: Path) -> Manifest:
 def require_replaceable(path: Path) -> None:
     """Raise UserError where a file is at `path` that is no manifest, and be it a damaged one."""
     begin = Manifest.model_fields["format"].default
-    if path.exists() and not path.read_bytes().startswith(f'{{\n "format": {begin},'.encode()):
+    if path.is_file() and not path.read_bytes().startswith(f'{{\n "format": {begin},'.encode()):
         cure = "name another path with --manifest PATH"
         raise UserError(f"{path} is there, and is no manifest of this program; {cure}")
 
