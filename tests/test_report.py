@@ -182,7 +182,8 @@ def test_the_command_writes_and_prints_the_same_twice(
 ) -> None:
     study = write_honest(tmp_path / "tiny", Honest(workers=(1, 2), repeats=2))
     (study / "report").mkdir()
-    (study / "report" / "played.csv").write_text("of an earlier report")
+    for name in ("report.html", "played.csv"):
+        (study / "report" / name).write_text("of an earlier report")
     folder = reported(study)
     first = {path.name: path.read_bytes() for path in folder.iterdir()}
     printed = capsys.readouterr().out
