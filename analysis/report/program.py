@@ -71,12 +71,13 @@ def make_own(folder: Path, page: str, names: Iterable[str]) -> None:
 
     Raises UserError where such files are there, and no page beside them: they are somebody's own.
     """
+    if (folder / page).exists():
+        return
     others = sorted(name for name in names if (folder / name).exists())
-    if others and not (folder / page).exists():
+    if others:
         raise UserError(f"{folder} holds {others[0]}, and no {page}; name a folder of its own by --output")
-    if not (folder / page).exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / page, "not finished: run the command again\n", READABLE, durable=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / page, "not finished: run the command again\n", READABLE, durable=False)
 
 
 def draw_figures(report: Report) -> Iterable[DrawnFigure | None]:

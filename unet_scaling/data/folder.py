@@ -357,9 +357,13 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def require_replaceable(path: Path) -> None:
-    """Raise UserError where a file is at `path` that is no manifest, and be it a damaged one."""
-    begin = Manifest.model_fields["format"].default
-    if path.is_file() and not path.read_bytes().startswith(f'{{\n "format": {begin},'.encode()):
+    """Raise UserError where a file is at `path` that does not begin as a manifest; a damaged one does."""
+    if not path.is_file():
+        return
+    begin = f'{{\n "format": {Manifest.model_fields["format"].default},'.encode()
+    with path.open("rb") as file:
+        is_manifest = file.read(len(begin)) == begin
+    if not is_manifest:
         cure = "name another path with --manifest PATH"
         raise UserError(f"{path} is there, and is no manifest of this program; {cure}")
 

@@ -17,15 +17,15 @@ One JSON object a line, written by worker 0, flushed and synced line by line. In
 Every line ends with the CRC-32 of what stands before it, so that a damaged digit is noticed too (why not
 SHA-256: files.py).
 
-Format 5 is read, and no earlier one. Some of its lines exist under conditions only:
+Format 5 is read, and no earlier one. Only under conditions there are:
     compute in the header, no loss in an epoch, and no line `result`: of an emulated run
     dilation and link_rate in the header, and quota in the cpu of an epoch: of a virtual cluster that is
     dilated, or whose links are limited
     the line `script`, no learning rate in an epoch, and scores in `end`: of a script's run
     task in the configuration, and the line `scores`: of a task that a Python file defines
     saliency in the configuration, the line `saliency`, and explained in `end`: of a study with [saliency]
-Early records lack gradient_bytes in the header, environment of its workers, longest_step in the budget and
-other_workers_seconds in the cpu of an epoch, and ended_utc in `end`.
+Early records lack gradient_bytes in the header and `environment` of its workers, longest_step and
+other_workers_seconds in an epoch, and ended_utc in `end`.
 
 The models of the lines are in record_lines.py.
 """

@@ -85,7 +85,7 @@ class FileTask(TaskFunctions, Task):
             require_all_trained(self, "optimizer", model, optimizer.param_groups)
         if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
             found = "has hooks on its steps, such as for clipping, which Horovod does not pass on"
-            raise self.mistake("optimizer", f"{found}; leave them out: averaged gradients are not changed")
+            raise self.mistake("optimizer", f"{found}; leave them out: averaged gradients cannot be clipped")
         return optimizer
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
