@@ -27,7 +27,7 @@ from analysis.iou import iou_between_frameworks, iou_table, task_scores
 from analysis.machines import ONE_WORKER, check_one_worker
 from analysis.played import PlayedQuality, played_quality, with_played
 from analysis.points import cost_table, gpu_table, interval_notes, summarise, target_of, unequal_work
-from analysis.predict import Extrapolation, extrapolate, request_sentences, request_table
+from analysis.predict import extrapolate, request_sentences, request_table
 from analysis.processes import parallel_map
 from analysis.saliency import SaliencyFindings, maps_answer, saliency_findings
 from analysis.strategies import strategy_axes, strategy_sentence, strategy_table
@@ -53,7 +53,8 @@ class Report:
     iou: pd.DataFrame
     cost: pd.DataFrame
     checks: list[Check]
-    extrapolation: Extrapolation
+    predictions: pd.DataFrame
+    prediction_notes: list[str]
     budget: pd.DataFrame
     differences: pd.DataFrame
     network: pd.DataFrame
@@ -191,13 +192,15 @@ def make_report(study: Study) -> Report:
             checks.append(replace(check_one_worker(rows), check=ONE_WORKER, framework=other))
     arms = withhold(compared, checks)
     comparisons = of_compared_pair(arms)
+    predictions, prediction_notes = extrapolate(study)
     return Report(
         study=study,
         points=points,
         iou=iou,
         cost=cost,
         checks=checks,
-        extrapolation=extrapolate(study),
+        predictions=predictions,
+        prediction_notes=prediction_notes,
         budget=budget_table(study),
         differences=difference_table(study, comparisons),
         network=network_table(study),

@@ -21,7 +21,7 @@ from pydantic import Field, FiniteFloat, PositiveInt, model_validator
 
 from analysis.options import guard_defaults
 from analysis.records import name_of
-from analysis.study import FORECAST_COLUMNS, NAN, PING_PONG_COLUMNS, POINT, Explained, Study
+from analysis.study import FORECAST_COLUMNS, NAN, PING_PONG_COLUMNS, POINT, Explained, Study, bounded
 from analysis.text import count
 from unet_scaling.measure.ping_pong import read_ping_pong
 from unet_scaling.study.config import Framework, RunConfig
@@ -166,11 +166,6 @@ class Estimate(StrictModel):
             raise ValueError(f"the median {self.median} lies outside [{self.low}, {self.high}]")
         return self
 
-    def columns(self, name: str) -> dict[str, float]:
-        """Return it as columns of a table: NAME, NAME_low and NAME_high."""
-        values = {"": self.median, "_low": self.low, "_high": self.high}
-        return {f"{name}{end}": NAN if value is None else value for end, value in values.items()}
-
 
 class PredictedPoint(StrictModel):
     """One point that was not measured. `series_sha256` names its options whatever else the study varies."""
@@ -294,9 +289,11 @@ def read_forecasts(folder: Path, study: Study) -> tuple[pd.DataFrame, list[str]]
                 "file": name,
                 "written_utc": file.written_utc,
                 "unscored": unscored,
-                **point.linear.columns("linear"),
+                "linear": point.linear.median,
             }
-            rows.append(shared | point.throughput.columns("predicted"))
+            ends = (point.throughput.median, point.throughput.low, point.throughput.high)
+            known = [NAN if end is None else end for end in ends]
+            rows.append(shared | dict(zip(bounded("predicted"), known, strict=True)))
     return pd.DataFrame(rows, columns=list(FORECAST_COLUMNS)), problems
 
 

@@ -109,35 +109,22 @@ def _with_ends(estimate: Estimate) -> str:
 def score_table(study: Study) -> pd.DataFrame:
     """Return one row per prediction of a file, scored where that is fair.
 
-    An unscored prediction has no measured value, error or score here. Linear scaling without an interval, of
-    too few launches on 1 worker, is a number that is held to be sure.
+    An unscored prediction has no measured value and no error here.
     """
     medians = timed(study).runs.groupby(POINT, sort=False)[study.throughput].median().rename("measured")
     table = study.forecasts.merge(medians.reset_index(), on=POINT, how="left")
     is_fair = table["unscored"] == ""
     table["measured"] = table["measured"].where(is_fair)
-    columns = ("measured", *bounded("predicted", "linear"))
-    measured, predicted, low, high, linear, *ends = (_numbers(table, name) for name in columns)
-    linear_low, linear_high = (np.where(np.isnan(end), linear, end) for end in ends)
+    columns = ("measured", *bounded("predicted"), "linear")
+    measured, predicted, low, high, linear = (_numbers(table, name) for name in columns)
     inside = np.where((low <= measured) & (measured <= high), "yes", "no")
     fair = table[is_fair].sort_values("written_utc", kind="stable")
     return table.assign(
         error=predicted / measured - 1,
         inside=list(np.where(np.isnan(low + measured), "", inside)),
-        interval_score=_interval_score(low, high, measured) / measured,
         linear_error=linear / measured - 1,
-        linear_interval_score=_interval_score(linear_low, linear_high, measured) / measured,
         counted=table.index.isin(fair.drop_duplicates(POINT, keep="last").index),
     )
-
-
-def _interval_score(low: Array, high: Array, measured: Array) -> Array:
-    """Return the interval score of Gneiting and Raftery (2007), in the unit of the values: less is better.
-
-    It is the width of the interval plus 2 / alpha times what the measured value lies outside of it.
-    """
-    outside = np.maximum(0.0, low - measured) + np.maximum(0.0, measured - high)
-    return np.asarray(high - low + 2 / (1 - CONFIDENCE) * outside)
 
 
 def _numbers(table: pd.DataFrame, name: str) -> Array:
@@ -162,8 +149,7 @@ def score_notes(scores: pd.DataFrame) -> Iterator[str]:
         share = number_with_interval(held / len(known), *share_interval(held, len(known)), ".0%")
         yield (
             f"{held} of {len(known)} intervals hold what was measured: {share}, nominal "
-            f"{percent(CONFIDENCE, 0)}; interval score {percent(known['interval_score'].mean())} of the "
-            f"throughput, that of linear scaling {percent(known['linear_interval_score'].mean())}"
+            f"{percent(CONFIDENCE, 0)}"
         )
     for (file, why), rows in scores[scores["unscored"] != ""].groupby(["file", "unscored"], sort=False):
         points = ", ".join(f"{row['framework']} on {row['workers']}" for row in rows.to_dict("records"))

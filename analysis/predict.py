@@ -60,7 +60,7 @@ FARTHEST_HELD_RATIO = 3.5
 UNSEEN_LINK = "the link between nodes is not among the points fitted"
 PREDICTION_COLUMNS = (
     *SERIES, "fitted_on", "workers",
-    *bounded("predicted"), "measured", "error", "held_out", "why",
+    *bounded("predicted"), "measured", "error", "why",
 )  # fmt: skip
 
 _Cells = dict[str, Any]
@@ -116,9 +116,6 @@ STEP_TERMS: Mapping[str, Callable[[Counts], Array]] = {
     "latency": lambda at: 2 * (at.workers - 1),
     "imbalance": lambda at: np.array([_largest_of_normals(int(number)) for number in at.workers]),
 }
-FIT_COLUMNS = (
-    *SERIES, "fitted_on", *bounded(*STEP_TERMS), "held_out_error", "last_efficiency_error", "held_out_points",
-)  # fmt: skip
 
 
 def step_matrix(at: Counts) -> Array:
@@ -155,14 +152,12 @@ class Forecast:
 class StepTime:
     """The step-time model fitted to the points of some counts.
 
-    known   the terms that these points can tell from the others, by their place in STEP_TERMS
     terms   coefficients of STEP_TERMS, [terms]
     drawn   the same for every resampling, [DRAWS, terms]
     noise   logarithm of measured over modelled seconds for every resampling, [DRAWS]
     """
 
     counts: Counts
-    known: _Terms
     terms: Array
     drawn: Array
     noise: Array
@@ -226,7 +221,6 @@ def fit_step_time(counts: Counts, launches: Sequence[Array]) -> StepTime:
     times = medians * np.exp(scale[:, None] * random.standard_normal(medians.shape))
     return StepTime(
         counts=counts,
-        known=known,
         terms=np.asarray(sum(design.weight * design.coefficients for design in designs)),
         drawn=_refit(matrix, times, [design.columns for design in designs], chosen),
         noise=np.sqrt(scale**2 + variance) * random.standard_normal(DRAWS),
@@ -298,7 +292,7 @@ def _refit(matrix: Array, times: Array, designs: Sequence[_Terms], chosen: Integ
     return np.asarray(coefficients[best, np.arange(len(times))])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Series:
     """Points of one series, smallest count first.
 
@@ -376,74 +370,55 @@ def _series(key: tuple[str, ...], runs: pd.DataFrame, throughput: str) -> Series
     )
 
 
-@dataclass(frozen=True)
-class Extrapolation:
-    """All predictions of a study; docs/columns.md has the columns of both tables.
+def extrapolate(study: Study) -> tuple[pd.DataFrame, list[str]]:
+    """Return how far smaller counts predict larger ones, and notes on it: how far off, or why there are none.
 
-    predictions  a series with a 1-worker point and at least 3 counts is fitted on its 3, 4, ... smallest
-                 counts and held against every larger one (`held_out`); fitted on all counts, it is predicted
-                 at twice the largest. Nothing measured beyond `fitted_on` goes into a prediction.
-    fits         the model fitted on all counts of each such series; NaN where the points cannot tell a term
-                 from the others
-    notes        how far predictions were off and what is expected beyond, or why there are none
+    A series with a 1-worker point and at least 3 counts is fitted on its 3, 4, ... smallest counts and held
+    against every larger one. Nothing measured beyond `fitted_on` goes into a prediction.
     """
-
-    predictions: pd.DataFrame
-    fits: pd.DataFrame
-    notes: tuple[str, ...]
-
-
-def extrapolate(study: Study) -> Extrapolation:
-    """Return all predictions of a study, every model fitted only once."""
     every = all_series(study)
     known = [series for series in every if not series.why_unpredictable]
-    found = parallel_map(_of_series, known, chunk=SERIES_AT_ONCE)
-    results = dict(zip((series.key for series in known), found, strict=True))
+    checks = dict(zip(known, parallel_map(_checks, known, chunk=SERIES_AT_ONCE), strict=True))
+    rows = []
     notes = []
     for series in every:
         sentences = [f"no prediction: {series.why_unpredictable}"]
-        if series.key in results:
-            (*checks, _), fit = results[series.key]
-            skill = lines("prediction", checks=checks, fit=fit)
+        if series in checks:
+            own = pd.DataFrame(checks[series], columns=[*PREDICTION_COLUMNS, "last_efficiency_error"])
+            medians = own[["error", "last_efficiency_error"]].abs().median()
+            skill = lines("prediction", checks=len(own), error=medians.iloc[0], kept=medians.iloc[1])
             sentences = [*skill, *series.cautions()]
+            rows += checks[series]
         notes += [f"{series.name(study.names)}: {sentence}" for sentence in sentences]
-    rows = [row for predictions, _ in results.values() for row in predictions]
-    return Extrapolation(
-        pd.DataFrame(rows, columns=list(PREDICTION_COLUMNS)),
-        pd.DataFrame([fit for _, fit in results.values()], columns=list(FIT_COLUMNS)),
-        tuple(notes),
-    )
+    return pd.DataFrame(rows, columns=list(PREDICTION_COLUMNS)), notes
 
 
-def _of_series(series: Series) -> tuple[list[_Cells], _Cells]:
-    """Return the predictions of a series, the last one beyond its counts, and its row of fits."""
-    checks = []
-    kept_errors = []
+def _checks(series: Series) -> list[_Cells]:
+    """Return the predictions of a series by its smaller counts, and its error had efficiency been kept."""
+    rows = []
     for size in range(FEWEST_COUNTS, len(series.launches)):
         fitted = fit_step_time(series.counts[:size], series.launches[:size])
         for place in range(size, len(series.launches)):
-            at, measured = series.counts[place : place + 1], float(series.measured[place])
-            checks.append(_prediction(series, fitted, at, measured))
+            at = series.counts[place : place + 1]
+            measured = float(series.measured[place])
+            forecast = fitted.at(at, series.work)
+            predicted, low, high = forecast.throughputs
             kept = at.workers[0] * series.work / series.medians[size - 1]
-            kept_errors.append(kept / measured - 1)
-    fitted = series.fitted
-    beyond = series.counts.at(2 * int(series.counts.workers[-1]))
-    values = np.vstack([fitted.terms, np.quantile(fitted.drawn, EDGES, axis=0)])
-    values[:, [place for place in range(len(STEP_TERMS)) if place not in fitted.known]] = NAN
-    # The median error without its sign; NaN of none.
-    errors = [float(pd.Series(of).abs().median()) for of in ([row["error"] for row in checks], kept_errors)]
-    fit = (*series.key, str(fitted.counts), *values.T.ravel(), *errors, len(checks))
-    rows = [*checks, _prediction(series, fitted, beyond, NAN)]
-    return rows, dict(zip(FIT_COLUMNS, fit, strict=True))
-
-
-def _prediction(series: Series, fitted: StepTime, at: Counts, measured: float) -> _Cells:
-    forecast = fitted.at(at, series.work)
-    predicted, low, high = forecast.throughputs
-    split = (*series.key, str(fitted.counts), int(at.workers[0]))
-    is_measured = not np.isnan(measured)
-    cells = (*split, predicted, low, high, measured, predicted / measured - 1, is_measured, forecast.why)
-    return dict(zip(PREDICTION_COLUMNS, cells, strict=True))
+            rows.append(
+                dict(zip(SERIES, series.key, strict=True))
+                | {
+                    "fitted_on": str(fitted.counts),
+                    "workers": int(at.workers[0]),
+                    "predicted": predicted,
+                    "predicted_low": low,
+                    "predicted_high": high,
+                    "measured": measured,
+                    "error": predicted / measured - 1,
+                    "why": forecast.why,
+                    "last_efficiency_error": kept / measured - 1,
+                }
+            )
+    return rows
 
 
 REQUEST_COLUMNS = (

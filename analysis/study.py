@@ -77,7 +77,7 @@ ABSENT = "absent"
 NOT_ASKED = "not asked for"
 PING_PONG_COLUMNS = ("measured_for", "host", "other_host", "medium", "latency_seconds", "bytes_per_second")
 FORECAST_COLUMNS = (
-    *POINT, "file", "written_utc", *bounded("predicted", "linear"), "unscored",
+    *POINT, "file", "written_utc", *bounded("predicted"), "linear", "unscored",
 )  # fmt: skip
 
 

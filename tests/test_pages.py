@@ -25,7 +25,6 @@ from analysis.report.program import write_report
 from analysis.study import LeftOut, left_out_table
 from tests.honest import Honest, write_honest
 from tests.records import near, older_log, write_all_played, write_run
-from tests.saliency_records import write_explained
 from tests.test_compare import OTHER_SPREAD, write_side
 from unet_scaling.study.config import FRAMEWORKS
 
@@ -36,7 +35,6 @@ PDF_PAGE = re.compile(rb"/Type\s*/Page\b(?!s)")
 # Pixels: the type scale of report.css, which the figures share.
 TYPE_SCALE = {12, 13, 14, 20, 28}
 # What each kind of study alone can draw.
-OF_MAPS = {"saliency_speed", "saliency_curves"}
 OF_PLAYED = {"quality"}
 
 
@@ -105,7 +103,7 @@ def texts_of(svg: ElementTree.Element) -> str:
 
 def test_every_kind_of_figure_is_drawn_and_hostile_names_stay_text(hostile: Path) -> None:
     drawn = {path.stem for path in hostile.glob("*.svg")}
-    assert drawn == set(FIGURES) - OF_MAPS - OF_PLAYED - {"strategies"}
+    assert drawn == set(FIGURES) - OF_PLAYED
     assert drawn == {path.stem for path in hostile.glob("*.png")}
     for name in sorted(drawn):
         assert ElementTree.fromstring((hostile / f"{name}.svg").read_text()).tag == f"{{{SVG}}}svg"
@@ -124,11 +122,7 @@ def test_every_kind_of_figure_is_drawn_and_hostile_names_stay_text(hostile: Path
                 assert "<img src=x" not in text, path.name
 
 
-def test_maps_and_played_runs_have_figures_of_their_own_and_none_of_an_earlier_report(tmp_path: Path) -> None:
-    write_explained(tmp_path / "maps")
-    write_explained(tmp_path / "maps", workers=2)
-    assert main([str(tmp_path / "maps")]) == 0
-    assert {path.stem for path in (tmp_path / "maps" / "report").glob("*.svg")} >= OF_MAPS
+def test_played_runs_have_figures_of_their_own_and_none_of_an_earlier_report(tmp_path: Path) -> None:
     write_all_played(tmp_path / "played", {1: near(0.8), 8: near(0.7)})
     (tmp_path / "played" / "report").mkdir()
     for name in ("report.html", "scaling.svg"):
@@ -164,7 +158,7 @@ def box(text: ElementTree.Element) -> tuple[float, float, float, float]:
 def test_panels_are_whole_and_speak_and_no_text_leaves_them(page: Path) -> None:
     text = page.read_text()
     found = panels(text)
-    assert len(found) > 6
+    assert len(found) >= 4
     ids: list[str] = []
     for svg in found:
         width, height = float(svg.attrib["width"]), float(svg.attrib["height"])
@@ -372,9 +366,7 @@ def test_headline_iou_and_trust_are_on_the_first_screen(browser: Any, plain: Pat
         found = desk.locator(place).bounding_box()
         assert found["height"] > 0
         assert found["y"] + found["height"] < DESK["height"], place
-    left, right = (desk.locator(".first .panel").nth(number).bounding_box() for number in (0, 1))
-    assert left["y"] == right["y"] < DESK["height"]
-    assert left["x"] + left["width"] < right["x"]
+    assert desk.locator(".first .panel").first.bounding_box()["y"] < DESK["height"]
     sizes = desk.evaluate(SIZES)
     assert {size for size, drawn, _ in sizes if not drawn} == TYPE_SCALE
     assert {size for size, drawn, _ in sizes if drawn} <= TYPE_SCALE

@@ -9,14 +9,12 @@ import pandas as pd
 
 from analysis.contrast import HOROVOD_FASTER, NATIVE_FASTER
 from analysis.figures.frame import MOST_OPTIONS, Chart, Inputs, drawn_series
-from analysis.figures.kinds import Forest, Line, Prediction, ShareCurve, Stack
+from analysis.figures.kinds import Forest, Line, Stack
 from analysis.played import kept_farthest_first, kept_ious
 from analysis.stats import FEWEST_REPEATS, coverage
-from analysis.strategies import CLAIMS, changed_options
-from analysis.study import COMPARED, ENDS, NAMES, POINT, Score, bounded
+from analysis.study import COMPARED, NAMES, Score
 from analysis.text import (
     Row,
-    capitalised,
     chart_number,
     chart_percent,
     count,
@@ -24,19 +22,15 @@ from analysis.text import (
     series_name,
     with_restriction,
 )
-from unet_scaling.study.texts import score_title
 
 # More rows are nobody's first look; all are in comparison.csv, or compare.csv.
 MOST_FOREST_ROWS = 30
-# A wider interval of a prediction may leave the panel: it must not press all that was measured to the ground.
-LARGEST_RISE_RATIO = 1.5
 # Share of the workers' time to which an axis goes at least: less would make noise look like a finding.
 LEAST_BUDGET_SHARE = 0.02
 BUDGET_PARTS = {
     "data_wait": "data wait", "compute": "compute", "wire": "communication", "imbalance": "imbalance",
     "optimizer": "optimizer", "unequal_work": "unequal work", "rest": "rest",
 }  # fmt: skip
-ORDERS = {"own": "in the map's order", "random": "in random order"}
 ZERO_SENTENCE = "Axes start at zero or are logarithmic."
 
 Charts = Callable[[Inputs], Sequence[Chart]]
@@ -49,25 +43,23 @@ class Figure:
     section  anchor of the report's section where it stands, unless it is on the first screen
     charts   what it shows of the inputs; charts have the same groups of series, side by side
     bars     whether the caption says that its bars are intervals over the runs
-    of       what it is drawn from; `says_undrawn`: whether the caption tells of options that are not drawn
+    says_undrawn  whether the caption tells of options that are not drawn
     """
 
     section: str
     charts: Charts
     bars: bool = False
-    of: Callable[[Inputs], Inputs] = replace
     says_undrawn: bool = True
 
     def known(self, inputs: Inputs) -> list[Chart]:
         """Return its charts that have anything to show; those of each group of series stand side by side."""
-        return [chart for chart in self.charts(self.of(inputs)) if chart.is_known]
+        return [chart for chart in self.charts(inputs) if chart.is_known]
 
     def caption(self, inputs: Inputs, charts: Sequence[Chart]) -> str:
         """Return what the marks are, and what is not drawn; first what restricts the runs."""
-        shown = self.of(inputs)
         sentences = [sentence for chart in charts for sentence in chart.sentences]
-        sentences += [bars_sentence(shown.points["repeats"], "runs")] * self.bars
-        sentences += [shown.undrawn] * self.says_undrawn
+        sentences += [bars_sentence(inputs.points["repeats"], "runs")] * self.bars
+        sentences += [inputs.undrawn] * self.says_undrawn
         caption = " ".join(filter(None, dict.fromkeys(sentences)))
         return with_restriction(inputs.study.kind, caption)
 
@@ -115,8 +107,8 @@ def _scaling(inputs: Inputs) -> list[Chart]:
 
 @figure("ratio", "against")
 def _ratio(inputs: Inputs) -> list[Chart]:
-    """Return the ratio of throughputs of native DDP and Horovod, and their scores less those on 1 worker."""
-    study, margin, score = inputs.study, inputs.study.criteria.iou_margin, inputs.study.score
+    """Return the ratio of throughputs of native DDP and Horovod."""
+    study = inputs.study
     compared = resolved(inputs.report.comparisons)
     known = compared[compared["ratio"].notna()]
     rows = known.sort_values("workers", ascending=False, kind="stable", ignore_index=True).head(
@@ -138,25 +130,12 @@ def _ratio(inputs: Inputs) -> list[Chart]:
         "is faster, since the interval, corrected for all comparisons, excludes 1; grey: nothing is claimed."
         f"{cut if len(known) > MOST_FOREST_ROWS else ''}",
     )  # fmt: skip
-    # Older logs do not say on which images.
-    iou = inputs.report.iou
-    iou = iou[iou["difference"].notna() & study.provenance_known]
-    sides = zip(COMPARED, ("native_knobs", "horovod_knobs"), strict=True)
-    arms = [rows.assign(framework=arm, knobs=rows[side], claimed=True) for arm, side in sides]
-    both = pd.concat(arms).sort_index(kind="stable")[[*POINT, "heading", "name", "claimed"]]
-    differences = Forest(
-        title=f"Difference of the {score.title} to 1 worker", y="difference", form="+.3f", equal=0.0,
-        rows=both.merge(iou[[*POINT, *bounded("difference")]], on=POINT, how="left"),
-        axis=f"{score.heading} less that on 1 worker", margin=margin,
-        arms={arm: name for arm, name in study.names.items() if arm in COMPARED},
-        says=f"{score.heading}: differences to the same seed on 1 worker; the grey band is the margin of "
-        f"{chart_number(margin)}.",
-    )  # fmt: skip
-    names = {name: f" ({name})" if name else "" for name in rows["name"]}
-    return [
-        titled(ratios, lambda row: f"{ratios.fact(row)}{names[row['name']]}: {row['outcome']}"),
-        titled(differences, lambda row: f"{study.names[row['framework']]} {differences.fact(row)}"),
-    ]
+
+    def title(row: Row) -> str:
+        name = f" ({row['name']})" if row["name"] else ""
+        return f"{ratios.fact(row)}{name}: {row['outcome']}"
+
+    return [titled(ratios, title)]
 
 
 def titled(forest: Forest, title: Callable[[Row], str]) -> Forest:
@@ -164,7 +143,7 @@ def titled(forest: Forest, title: Callable[[Row], str]) -> Forest:
     return replace(forest, rows=forest.rows.assign(title=list(map(title, forest.rows.to_dict("records")))))
 
 
-def study_forests(points: pd.DataFrame, score: Score, first: str = "A", second: str = "B") -> list[Chart]:
+def study_forests(points: pd.DataFrame, score: Score) -> list[Chart]:
     """Return the charts of two studies: B / A of throughputs, and B - A of the score where one is known.
 
     `points` has one row per point of both studies: framework, workers, options, knobs, and ratio and
@@ -179,13 +158,13 @@ def study_forests(points: pd.DataFrame, score: Score, first: str = "A", second: 
     forest = partial(Forest, arms={arm: name for arm, name in NAMES.items() if arm in set(rows["framework"])})
     charts = [
         forest(
-            title=f"Ratio of throughputs, {second} / {first}", rows=rows, y="ratio", form=".3f", equal=1.0,
-            axis=f"throughput of {second} / {first}",
+            title="Ratio of throughputs, B / A", rows=rows, y="ratio", form=".3f", equal=1.0,
+            axis="throughput of B / A",
         ),
         forest(
-            title=f"Difference of {score.title}, {second} - {first}",
+            title=f"Difference of {score.title}, B - A",
             rows=rows.assign(claimed=rows["iou_claimed"]), y="iou_difference", form="+.4f", equal=0.0,
-            axis=f"{score.title} of {second} - {first}",
+            axis=f"{score.title} of B - A",
         ),
     ]  # fmt: skip
 
@@ -193,22 +172,6 @@ def study_forests(points: pd.DataFrame, score: Score, first: str = "A", second: 
         return f"{chart.value(row)} on {row['heading']} ({row['name']})"
 
     return [titled(chart, partial(point, chart)) for chart in charts if chart.is_known]
-
-
-@figure("strategies", "strategies")
-def _strategies(inputs: Inputs) -> list[Chart]:
-    """Return speed and score of each strategy against gradients averaged at every step."""
-    table = inputs.report.strategies
-    if table.empty:
-        return []
-    scores = {f"iou_{name}": table[name] for name in bounded("difference")}
-    rows = table.assign(
-        **scores,
-        options=list(map(changed_options, table["options"], table["against"])),
-        claimed=table["outcome"].isin(CLAIMS),
-        iou_claimed=table["non_inferior"].isin(("yes", "no")),
-    )
-    return study_forests(rows, inputs.study.score, "averaged gradients", "strategy")
 
 
 @figure("budget", "budget", bars=True)
@@ -254,89 +217,5 @@ def _quality(inputs: Inputs) -> list[Chart]:
         title=f"{study.score.heading}, {study.iou_scope}", rows=rows, series=series, y="iou", form=".3f",
         margin=margin, label=lambda row: chart_number(row["iou"], ".3f") * row["is_last"],
         says=" ".join(filter(None, says)),
-    )  # fmt: skip
-    return [chart]
-
-
-@figure("prediction", "prediction")
-def _prediction(inputs: Inputs) -> list[Chart]:
-    """Return measured medians, predictions of larger counts from smaller, and what is expected beyond."""
-    unit, points = inputs.study.unit, inputs.points
-    table = resolved(inputs.report.extrapolation.predictions)
-    if table.empty:
-        return []
-    # Of a file's predictions marks stand beside the medians; the others are expected beyond the data.
-    filed = inputs.report.scores[inputs.report.scores["counted"].astype(bool)].assign(is_filed=True)
-    beyond = table[~table["held_out"].astype(bool)].assign(is_filed=False)
-    predicted = pd.concat([rows for rows in (filed, beyond) if len(rows)])
-    predicted = predicted[predicted["options"].isin(inputs.options)].drop(
-        columns="throughput", errors="ignore"
-    )
-    predicted.columns = predicted.columns.str.replace("predicted", "throughput")
-    measured = points[points["options"].isin(table["options"])]
-    rise = LARGEST_RISE_RATIO * pd.concat([measured, predicted]).groupby("options")["throughput"].max()
-    highest = np.minimum(predicted["throughput_high"], predicted["options"].map(rise))
-    chart = Prediction(
-        title=f"Predicted throughput, {unit}", rows=measured, series=inputs.series, y="throughput",
-        unit=f" {unit}", scale="as workers", predicted=predicted, told=predicted[~predicted["is_filed"]],
-        room=pd.concat([predicted.assign(value=each) for each in (predicted["throughput"], highest)]),
-        tells="expected beyond the data",
-    )  # fmt: skip
-    says = ["Filled: measured. Dashed, with its 95 % band: expected beyond the data."]
-    says += ["Open, left of a median: written before the runs."] * bool(len(filed))
-    cut = "An interval that is cut at the top goes on: its ends are in predictions.csv."
-    says += [cut] * bool((predicted["throughput_high"] > highest).any())
-    return [replace(chart, says=" ".join(says))]
-
-
-def maps_as_runs(inputs: Inputs) -> Inputs:
-    """Return the inputs of a figure on maps: of the timed runs, with maps per second as throughput."""
-    saliency = inputs.report.saliency
-    points = saliency.points.rename(columns=lambda name: str(name).replace("maps_per_second", "throughput"))
-    return replace(inputs, study=saliency.maps, points=points)
-
-
-@figure("saliency_speed", "saliency", bars=True, of=maps_as_runs)
-def _saliency_speed(inputs: Inputs) -> list[Chart]:
-    """Return saliency maps per second."""
-    if inputs.points.empty:
-        return []
-    unit = inputs.study.unit
-    line = Line(
-        title="Saliency maps per second", rows=inputs.points, y="throughput", unit=f" {unit}",
-        series=inputs.series, runs=inputs.runs, run_unit=unit, scale="as workers",
-    )  # fmt: skip
-    return [line]
-
-
-@figure("saliency_curves", "saliency", says_undrawn=False)
-def _saliency_curves(inputs: Inputs) -> list[Chart]:
-    """Return the curves of the first sets of options whose curves are not the numbers of another set."""
-    table = inputs.report.saliency.curves
-    if table.empty:
-        return []
-    by_options = table.drop(columns="options").groupby(table["options"], sort=False)
-    first = {rows.to_csv(index=False): options for options, rows in reversed(list(by_options))}
-    shown = [options for options in table["options"].unique() if options in first.values()][:MOST_OPTIONS]
-    rows = table[table["options"].isin(shown)]
-    panels = [
-        [capitalised(score_title(row["score"])), row["kind"], row["options"] * (len(shown) > 1)]
-        for row in rows.to_dict("records")
-    ]
-    rows = rows.assign(options=[", ".join(filter(None, parts)) for parts in panels], knobs="", workers=0)
-    tables = [
-        rows.assign(framework=order, **{f"score{end}": rows[f"{order}{end}"] for end in ENDS})
-        for order in ORDERS
-    ]
-    both = pd.concat(tables, ignore_index=True)
-    half = (both["pixel_share"] - 0.5).abs().groupby([both["options"], both["framework"]]).idxmin()
-    trainings = int(rows["trainings"].max())
-    of = f"of each the mean of {trainings} trainings" if trainings > 1 else "of one training"
-    chart = ShareCurve(
-        title="Score against the share of pixels", rows=both, y="score", form=".2f", told=both.loc[half],
-        series=drawn_series(both, ORDERS, most_options=len(both)), tells="nearest to one half",
-        says=f"Mean over {count(int(rows['images'].max()), 'image')}, {of}. Pixels are deleted from the "
-        "whole image, or inserted into the filled one: in the order of the map, the most salient first, or "
-        "in random order. Bands: 95 % t intervals over the images.",
     )  # fmt: skip
     return [chart]

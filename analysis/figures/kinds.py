@@ -31,15 +31,14 @@ from analysis.figures.frame import (
     write,
 )
 from analysis.figures.style import DASHED, PALETTE, SERIES_STYLES, Colour, shortened, text_width
-from analysis.study import Array, Names, bounded
-from analysis.text import Row, chart_number, chart_percent
+from analysis.study import Names, bounded
+from analysis.text import Row, chart_number
 
 # Labels at the ends of lines have so much room in every panel, so that axes side by side are of one width.
 LABELS_PX = 110
-# By how much bars and single runs of series, and open marks, stand beside their median.
+# By how much bars and single runs of series stand beside their median.
 BAR_STEP_PX = 3
 RUN_STEP_PX = 5
-OPEN_STEP_PX = 6
 # Margins that an axis spans at least: with fewer, the noise of the seeds would look like a loss.
 LEAST_MARGINS = 4
 # More panels of bars would not fit on a printed page.
@@ -51,8 +50,6 @@ NUMBERED_PX = 15
 # A row of a forest; a name that is longer is cut, and whole beside the pointer.
 ROW_PX = 22
 MOST_NAME_PX = 230
-# The axis of a forest reaches so many margins to each side.
-BEYOND_MARGIN = 1.6
 
 
 def sideways(axes: Axes, px: float) -> Transform:
@@ -70,7 +67,6 @@ class Line(Chart):
     scale      of the values: from zero, or logarithmic where the workers span much
     ideal      whether to draw as many as there are workers, to compare with
     least_top  up to where the axis goes at least
-    room       what else the axes have to hold: options, workers, value
     margin     of a band below the value of 1 worker; the axis then does not start at zero
     """
 
@@ -80,9 +76,6 @@ class Line(Chart):
     scale: Literal["zero", "as workers"] = "zero"
     ideal: bool = False
     least_top: float = 0.0
-    room: pd.DataFrame = field(
-        default_factory=lambda: pd.DataFrame({"options": [], "workers": [], "value": []})
-    )
     margin: float = 0.0
 
     @property
@@ -99,10 +92,10 @@ class Line(Chart):
 
     def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:
         """Draw a line for each series, and write which of them are not known."""
-        rows, room = (table[table["options"] == series[0].options] for table in (self.rows, self.room))
-        counts = sorted({*rows["workers"].astype(int), *room["workers"].astype(int)})
+        rows = self.rows[self.rows["options"] == series[0].options]
+        counts = sorted({*rows["workers"].astype(int)})
         worker_axis(axes, counts)
-        self._set_values(axes, rows, np.asarray(room["value"], dtype=np.float64), counts)
+        self._set_values(axes, rows, counts)
         labels = []
         if self.ideal:
             ends = [counts[0] if is_wide(counts) else 0, counts[-1]]
@@ -117,8 +110,8 @@ class Line(Chart):
             text = shortened(f"not known: {', '.join(unknown)}", PLOT_WIDTH_PX)
             axes.text(0.98, 0.03, text, transform=axes.transAxes, color=Colour.MUTED, ha="right")
 
-    def _set_values(self, axes: Axes, rows: pd.DataFrame, room: Array, counts: Sequence[int]) -> None:
-        values = np.append(self.ends(rows), room)
+    def _set_values(self, axes: Axes, rows: pd.DataFrame, counts: Sequence[int]) -> None:
+        values = self.ends(rows)
         if len(self.runs):
             values = np.append(values, self.runs.loc[self.runs["options"].isin(rows["options"]), self.y])
         log = self.scale == "as workers" and is_wide(counts) and bool((values > 0).any())
@@ -180,36 +173,6 @@ def draw_intervals(axes: Axes, series: DrawnSeries, rows: pd.DataFrame, y: str, 
     known = rows[rows[low] < rows[high]]
     look: dict[str, Any] = {"linewidth": 1.8, "alpha": 0.85, "zorder": 3, "transform": sideways(axes, px)}
     axes.vlines(known["workers"], known[low], known[high], color=series.style.colour, **look)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prediction(Line):
-    """What was measured, and what was predicted of it.
-
-    predicted  POINT, `y` with its interval, and error; is_filed: open marks beside the median; of
-               the others nothing is measured, and the line goes on, dashed and with a band
-    """
-
-    predicted: pd.DataFrame
-
-    def draw_series(self, axes: Axes, series: DrawnSeries, side: int) -> list[Label]:  # noqa: ARG002
-        """Draw one line; return the label at the end of what is predicted."""
-        super().draw_series(axes, series, 0)
-        rows, colour = series.rows(self.predicted), series.style.colour
-        filed = rows[rows["is_filed"]]
-        draw_intervals(axes, series, filed, self.y, -OPEN_STEP_PX)
-        look = series.look(filled=False, linestyle="none", transform=sideways(axes, -OPEN_STEP_PX))
-        (marks,) = axes.plot(filed["workers"], filed[self.y], **look)
-        told = [(self.mark(row), chart_percent(row["error"])) for row in filed.to_dict("records")]
-        title_marks(marks, [f"predicted {value}, error {error}" for value, error in told])
-        last, beyond = records(series.rows(self.rows), self.y)[-1:], rows[~rows["is_filed"]]
-        if not last or beyond.empty:
-            return []
-        x = [last[0]["workers"], *beyond["workers"]]
-        y, low, high = np.vstack([[last[0][self.y]] * 3, self.ends(beyond)]).T
-        axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0, zorder=1.5)
-        axes.plot(x, y, color=colour, linestyle=DASHED, linewidth=1.6, zorder=3)
-        return [Label(x[-1], y[-1], chart_number(y[-1]), series.style.text_colour)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,43 +241,18 @@ class Stack(Chart):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShareCurve(Chart):
-    """A quantity against the column pixel_share, with bands."""
-
-    def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:
-        """Draw a line for each series."""
-        rows = self.rows[self.rows["options"] == series[0].options]
-        axes.set_xlabel("share of the pixels")
-        value_axis(axes, "x", np.array([0.0, 1.0]), percent=True)
-        axes.set_xlim(0, 1)
-        value_axis(axes, "y", self.ends(rows), least_top=1.0)
-        for each in series:
-            own = each.rows(rows)
-            band: dict[str, Any] = {"color": each.style.colour, "alpha": 0.15, "linewidth": 0}
-            axes.fill_between(own["pixel_share"], own[f"{self.y}_low"], own[f"{self.y}_high"], **band)
-            (line,) = axes.plot(own["pixel_share"], own[self.y], **each.look())
-            title_marks(line, [each.name])
-
-    def fact(self, row: Row) -> str:
-        """Return the value alone."""
-        return self.number(row[self.y])
-
-
-@dataclass(frozen=True, kw_only=True)
 class Forest(Chart):
     """Ratios or differences, a row for each comparison, beside a line where both sides are equal.
 
-    rows   in the order drawn: `y` with its interval, NaN where not known; heading and name, alike in those of
-           one line; framework, "" for a grey diamond, and claimed, else grey; title, beside the pointer
+    rows   in the order drawn: `y` with its interval, NaN where not known; heading and name; framework, ""
+           for a grey diamond, and claimed, else grey; title, beside the pointer
     equal  the value where both are equal; a ratio, equal at 1, has a logarithmic axis
     axis   its name
-    margin of a grey band around `equal`
     arms   the frameworks of a legend
     """
 
     equal: float
     axis: str
-    margin: float = 0.0
     arms: Names = field(default_factory=dict)
 
     def facts(self) -> Iterator[str]:
@@ -337,32 +275,23 @@ class Forest(Chart):
         return [Panel(self.title, draw, legend=legend, plot_px=ROW_PX * len(self.lines))]
 
     def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:  # noqa: ARG002
-        """Draw all rows; the number of one that has its line for itself is written with its interval."""
+        """Draw all rows, each with its number and its interval."""
         self._set_axes(axes)
-        place = self.rows.groupby(["heading", "name"], sort=False).cumcount()
-        several = int(place.max())
-        rows = records(self.rows.assign(place=place), self.y)
-        numbers = [self.number(row[self.y]) if several else self.value(row) for row in rows]
-        room_px = max(map(text_width, numbers)) + 10
-        for text, row in zip(numbers, rows, strict=True):
-            line = self.lines.index((row["heading"], row["name"]))
-            y = line + 0.3 * (row["place"] - several / 2)
+        for row in records(self.rows, self.y):
+            y = self.lines.index((row["heading"], row["name"]))
             style = SERIES_STYLES.get(row["framework"])
             colour = style.colour if style and row["claimed"] else Colour.MUTED
             axes.hlines(y, row[f"{self.y}_low"], row[f"{self.y}_high"], color=colour, linewidth=1.8)
             (mark,) = axes.plot(row[self.y], y, style.marker if style else "D", color=colour, markersize=7)
             title_marks(mark, [row["title"]])
-            number = Label(1, line, text, style.text_colour if style and several else Colour.INK, bold=False)
-            write(axes, number, (10 + row["place"] * room_px, 0), coordinates=("axes fraction", "data"))
+            number = Label(1, y, self.value(row), Colour.INK, bold=False)
+            write(axes, number, (10, 0), coordinates=("axes fraction", "data"))
 
     def _set_axes(self, axes: Axes) -> None:
-        reach = BEYOND_MARGIN * self.margin
-        values = np.append(self.ends(self.rows), [self.equal - reach, self.equal + reach])
+        values = np.append(self.ends(self.rows), self.equal)
         nothing = not np.nan_to_num(values).any()
         value_axis(axes, "x", np.array([-0.01, 0.01]) if nothing else values, log=self.equal > 0)
         axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-        band = self.equal - self.margin, self.equal + self.margin
-        axes.axvspan(*band, color=Colour.GRID, linewidth=0, zorder=0.5)
         axes.axvline(self.equal, color=Colour.MUTED, linewidth=1.2)
         names = [shortened(name or heading, MOST_NAME_PX) for heading, name in self.lines]
         axes.set_yticks(range(len(names)), names)

@@ -42,6 +42,8 @@ LEAST_SCORE = 3.5
 LAUNCHES_OF_OWN_DEVIATION = 5
 # Gives the factor of 3 launches to 0.5 % (two standard deviations over seeds).
 NORMAL_POINTS = 100_000
+# Of points of very many launches: each of them tells as much as many small ones.
+MOST_NORMAL_LAUNCHES = 10_000_000
 STATISTICS = ["drift", "drift_probability", "shift", "shift_probability"]
 
 
@@ -200,7 +202,8 @@ def _absolute_deviation(distances: Array) -> Array:
 @cache
 def _of_normal_noise(launches: int, statistic: Callable[[Array], Array]) -> float:
     """Return the median of a statistic of the distances of so many launches of standard normal noise."""
-    normal = np.random.default_rng(RESAMPLING_SEED).standard_normal((NORMAL_POINTS, launches))
+    points = max(1, min(NORMAL_POINTS, MOST_NORMAL_LAUNCHES // launches))
+    normal = np.random.default_rng(RESAMPLING_SEED).standard_normal((points, launches))
     return float(np.median(statistic(_distances(normal))))
 
 

@@ -361,50 +361,31 @@ TABLES = (
         """,
         "What to know before asking for nodes.", "request", "Predicted step time, efficiency and cost",
         lambda _report, table: table[table["source"] != "measured"]),
-    Table("predictions.csv", lambda report: report.extrapolation.predictions, """
+    Table("predictions.csv", lambda report: report.predictions, """
         options, framework, knobs | the series | | point
         fitted_on | smallest and largest worker count of the fit | fitted on workers | text
-        workers | predicted for
+        workers | predicted for, and measured
         predicted ± | throughput, in images / s (older logs without `--images`: epochs / h)
             | predicted, {unit} | ~4 ±
-        measured | the same, measured; empty beyond the data | measured | ~4
+        measured | the same, measured, but not seen by the fit | measured | ~4
         error | predicted / measured - 1 | error | +.1%
-        held_out | true: measured, but not seen by the fit
         why | what the interval lacks
         """,
-        "", "prediction",
-        "Throughput predicted from fewer workers, and its error",
-        # How well a fit meets its own points says little; what is expected beyond stands in request.csv.
-        lambda _report, table: table[table["held_out"].astype(bool)]),
+        "", "prediction", "Throughput predicted from fewer workers, and its error"),
     Table("prediction_scores.csv", lambda report: report.scores, _POINT + """
         file | in `predictions/` of the study's folder
         written_utc | when it was written | written (UTC) | text
         unscored | why it is not held against the runs; empty where it is
         predicted ± | throughput | predicted, {unit} | ~4 ±
-        linear ± | throughput of as many workers that are each as fast as one: b/N
+        linear | throughput of as many workers that are each as fast as one: b/N
         measured | throughput, median over the runs | measured | ~4
         error, linear_error | predicted / measured - 1 | error | +.1%
         inside | yes: the interval holds what was measured | interval holds | text
-        interval_score, linear_interval_score | width of the interval + 40 times what lies outside, over the
-            throughput measured
         (unscored) | | not scored because | text
         counted | true: the summary is of it; of several files the youngest older than the runs
         """,
         "Predictions of `unet-scaling predict`, written before the runs, against what these measured.",
         "prediction", "Predictions written before the runs, against what these measured"),
-    Table("fits.csv", lambda report: report.extrapolation.fits, """
-        options, framework, knobs, fitted_on | the series
-        compute ± | of a step on 1 worker
-        transfer ± | of all gradients over the link inside a node
-        transfer_between_nodes ± | of all gradients over the link between nodes
-        latency ± | of one message
-        imbalance ± | variation of a worker's step
-        held_out_error | median absolute error at the held-out counts
-        last_efficiency_error | the same, had the efficiency of the largest count fitted been kept
-        held_out_points | how many these are
-        """,
-        "The model of [prediction.md](prediction.md), fitted on all worker counts of a series. Terms are "
-        "in seconds."),
     Table("saliency.csv", lambda report: report.saliency.points, _POINT + """
         repeats | launches that count for speed, as in summary.csv; resumed ones do not | repeats | ,.0f
         split | what the workers shared out: images or masks
@@ -450,14 +431,6 @@ TABLES = (
         weights_sha256 | of the weights that are explained
         """,
         "One row per run and score whose manifest has curves."),
-    Table("saliency_curves.csv", lambda report: report.saliency.curves, """
-        options, score, kind | which curve: deletion or insertion
-        pixel_share | of the pixels deleted or inserted
-        images, trainings | of which it is the mean; runs of equal weights count once
-        own ± | score in the map's order, with a 95 % t interval over the images
-        random ± | score in random order
-        """,
-        "The deletion and insertion curves of the page."),
     Table("fairness.csv", lambda report: report.fairness, """
         check | what should be equal in the runs compared; rows that compare native DDP with another framework
             than Horovod end with its name | requirement | text

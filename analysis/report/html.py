@@ -169,7 +169,7 @@ def sections(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> It
         "budget": speed,
         "cost": speed and learns,
         "request": report.request_sentences,
-        "prediction": compared and len(report.extrapolation.predictions) + len(report.scores),
+        "prediction": compared and len(report.predictions) + len(report.scores),
         "fairness": True,
         "left-out": len(study.all_left_out),
         "notes": _notes_beside(report),
@@ -228,7 +228,7 @@ def _budget(report: Report) -> list[str]:
 
 
 def _prediction(report: Report) -> list[str]:
-    return [*score_notes(report.scores), *report.extrapolation.notes]
+    return [*score_notes(report.scores), *report.prediction_notes]
 
 
 def _notes_beside(report: Report) -> list[str]:
