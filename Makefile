@@ -63,7 +63,7 @@ twins: ## what changes from one framework to the other, also into README.md and 
 	@$(PYTHON) -m tests.readme --write
 
 docs: ## write the column lists of docs/columns.md, the keys of docs/study.md and the schemas for editors
-	@$(PYTHON) -m analysis.report.column_lists --write
+	@$(PYTHON) -m analysis.columns --write
 	@$(PYTHON) -m slurm.reference --write
 
 evidence: ## unpack the committed records that pages rest on into build/evidence

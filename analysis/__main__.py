@@ -29,8 +29,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from analysis import predict_command
-from analysis.compare import command as compare_command
+from analysis import compare_command, predict_command
 from unet_scaling.study.command_line import CommandLine, named_folder
 from unet_scaling.study.errors import UserError, run_program
 
@@ -49,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = command_line().parse_args(given)
     _require_fitting(options)
     # Only now: --help and a wrong option need not wait for pandas and matplotlib.
-    from analysis.report.program import report_study
+    from analysis.program import report_study
 
     return report_study(options)
 

@@ -6,11 +6,7 @@ from functools import cached_property, partial
 
 import pandas as pd
 
-from analysis.budget import budget_notes, budget_table, difference_table, network_table
-from analysis.checks import disturbed_notes, fairness_checks, fairness_table
-from analysis.contrast import BASELINE, NO, Check, compare, each_against_native, of_compared_pair, withhold
-from analysis.diagnosis import Diagnosis, diagnose, main_causes, slower_arm
-from analysis.findings.answer import (
+from analysis.answer import (
     Answer,
     Verdict,
     answers_of,
@@ -20,19 +16,23 @@ from analysis.findings.answer import (
     verdicts,
     wrapper_verdicts,
 )
-from analysis.findings.decide import Recommendation, recommend, width_notes
-from analysis.findings.trust import Trust, outlier_notes, steadiness_notes
+from analysis.budget import budget_notes, budget_table, difference_table, network_table
+from analysis.checks import disturbed_notes, fairness_checks, fairness_table
+from analysis.contrast import BASELINE, NO, Check, compare, each_against_native, of_compared_pair, withhold
+from analysis.decide import Recommendation, recommend, width_notes
+from analysis.diagnosis import Diagnosis, diagnose, main_causes, slower_arm
 from analysis.forecast import score_table
 from analysis.iou import iou_between_frameworks, iou_table, task_scores
 from analysis.machines import ONE_WORKER, check_one_worker
 from analysis.played import PlayedQuality, played_quality, with_played
 from analysis.points import cost_table, gpu_table, interval_notes, summarise, target_of, unequal_work
 from analysis.predict import extrapolate, request_sentences, request_table
-from analysis.processes import parallel_map
 from analysis.saliency import SaliencyFindings, maps_answer, saliency_findings
+from analysis.stats import parallel_map
 from analysis.strategies import strategy_axes, strategy_sentence, strategy_table
 from analysis.study import COMPARED, Study
 from analysis.text import after, labelled, restriction_notes, series_name
+from analysis.trust import Trust, outlier_notes, steadiness_notes
 
 # From here on, starting processes takes less time than they save.
 MANY_RUNS = 500
@@ -141,10 +141,9 @@ class Report:
     def compared_options(self) -> str:
         """Return the line over the answers of several sets of options; empty for one set."""
         strategies = strategy_sentence(self.study, self.strategies)
-        others = [compared_options(self.recommendations), self.played.compared_options]
         if strategies and set(self.study.axes) == set(strategy_axes(self.study)):
-            others = []
-        return "; ".join(filter(None, (strategies, *others)))
+            return strategies
+        return "; ".join(filter(None, (strategies, compared_options(self.recommendations))))
 
     @cached_property
     def diagnoses(self) -> list[Diagnosis]:

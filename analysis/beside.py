@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-import numpy as np
 import pandas as pd
 from pydantic import Field, FiniteFloat, PositiveInt, model_validator
 
@@ -74,20 +73,6 @@ def pair_table(ping_pongs: pd.DataFrame) -> pd.DataFrame:
     columns = ["latency_seconds", "bytes_per_second"]
     pairs = ping_pongs.groupby(["host", "other_host", "medium"], sort=True)[columns]
     return pairs.median().assign(measurements=pairs.size()).reset_index()
-
-
-def hosts_floor_seconds(ping_pongs: pd.DataFrame, hosts: set[str], size: int) -> float:
-    """Return what an all-reduce of `size` bytes needs at least between hosts; NaN where no pair was timed.
-
-    In a ring (Thakur et al. 2005) it moves 2 (H-1)/H of the gradients through the link of each of H hosts, in
-    2 (H-1) rounds: no library needs less than that over the bandwidth of a pair, and the latency of each.
-    """
-    of_network = ping_pongs[ping_pongs["medium"] == "network"]
-    pairs = of_network[of_network["host"].isin(hosts) & of_network["other_host"].isin(hosts)]
-    if len(hosts) < 2 or pairs.empty:
-        return NAN
-    latency, bandwidth = (float(np.median(pairs[name])) for name in ("latency_seconds", "bytes_per_second"))
-    return 2 * (len(hosts) - 1) * (latency + size / len(hosts) / bandwidth)
 
 
 def read_manifests(

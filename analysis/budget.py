@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.beside import hosts_floor_seconds
 from analysis.contrast import PAIR, paired_logarithms, paired_runs
 from analysis.points import NO_BASELINE, NONE, baseline_rows
 from analysis.stats import NOT_NEGATIVE, Launches, add_bounded, bounds, launches_of, median_intervals, timed
@@ -27,7 +26,7 @@ from analysis.text import count, percent
 from unet_scaling.study.config import Framework, RunConfig
 from unet_scaling.study.record_lines import Header
 
-PARTS = ("data_wait", "compute", "wire", "imbalance", "optimizer", "unequal_work", "rest")
+PARTS = ("data_wait", "compute", "wire", "imbalance", "optimizer", "rest")
 OLDER = "these logs have no budget"
 # Of a step. Marks and hooks take up to 0.6 % of a short one (docs/budget.md); more means a phase is missing.
 MOST_REST = 0.02
@@ -40,20 +39,19 @@ SHORT_BYTES = 1024
 # Two sizes of the probe: each is 4 times as large as the one before it. A probe ends after a slow message.
 MOST_EXTRAPOLATED = 16
 _MEASURED = ("wire_seconds", "floor_seconds", "latency_seconds", "bytes_per_second")
-_OF_HOSTS = "hosts_floor_seconds"
 
 
 _BUDGET_COLUMNS = [*POINT, "repeats", *bounded("deviation", *PARTS, CONTENDED), "rest_of_step"]
 _DIFFERENCE_COLUMNS = [*PAIR, "pairs", *bounded("difference", *PARTS)]
-_NETWORK_COLUMNS = [*POINT, "repeats", "gradient_bytes", *bounded(*_MEASURED), _OF_HOSTS]
+_NETWORK_COLUMNS = [*POINT, "repeats", "gradient_bytes", *bounded(*_MEASURED)]
 
 
 def run_shares(study: Study) -> pd.DataFrame:
     """Return one row per run, in the order of the study's runs: run, the share of each of PARTS, no_budget.
 
-    docs/budget.md has what each part is. unequal_work is 0 where the images prove that all workers had
-    equally many, as the loader gives them; where they do not, nothing of the run is known, since the record
-    does not say which worker had how many. PARTS are NaN where the run has no budget; `no_budget` says why.
+    docs/budget.md has what each part is. Where the images do not prove that all workers had equally many, as
+    the loader gives them, nothing of the run is known, since the record does not say which worker had how
+    many. PARTS are NaN where the run has no budget; `no_budget` says why.
     """
     names = pd.Index(study.runs["run"], name="run")
     if study.budgets.empty:
@@ -68,11 +66,10 @@ def run_shares(study: Study) -> pd.DataFrame:
         "wire": wire,
         "imbalance": total["sync_seconds"] - wire + everything - total["worker_seconds"],
         "optimizer": total["optimizer_seconds"],
-        "unequal_work": _unequal_seconds(study, first),
         "rest": total["rest_seconds"],
     }
     shares = pd.DataFrame({part: seconds[part] / everything for part in PARTS}, dtype=float)
-    shares = shares.where(shares.notna().all(axis=1), np.nan)
+    shares = shares.where(shares.notna().all(axis=1) & _had_equal_work(study, first), np.nan)
     not_proven = "are not steps x workers x batch: the work of its workers was not equal"
     recorded = first["no_budget"].astype(object)
     is_told = recorded.ne("") | shares["wire"].notna()
@@ -82,16 +79,15 @@ def run_shares(study: Study) -> pd.DataFrame:
     return shares.reset_index()
 
 
-def _unequal_seconds(study: Study, runs: pd.DataFrame) -> "pd.Series[float]":
-    """Return 0 seconds, or NaN where the images do not prove it."""
-    zero = pd.Series(0.0, index=runs.index)
+def _had_equal_work(study: Study, runs: pd.DataFrame) -> "pd.Series[bool]":
+    """Return whether the images of each run prove it."""
     if not study.headers:  # of scripts, which write no budget without equal work
-        return zero
+        return pd.Series(data=True, index=runs.index)
     expected = []
     for run, steps in runs["steps"].items():
         point = study.headers[str(run)].config
         expected.append(steps * point.workers * point.passes_per_step * point.training.batch_per_worker)
-    return zero.where(runs["images"] == expected)
+    return runs["images"] == expected
 
 
 def share_array(shares: pd.DataFrame) -> Array:
@@ -260,8 +256,7 @@ def network_table(study: Study) -> pd.DataFrame:
         for run, probe in study.probes.groupby("run", observed=True)
         if study.headers[str(run)].config.strategy.averages_gradients
     ]
-    columns = ["run", *_MEASURED, _OF_HOSTS]
-    runs = timed(study).runs.merge(pd.DataFrame(measured, columns=columns), on="run")
+    runs = timed(study).runs.merge(pd.DataFrame(measured, columns=["run", *_MEASURED]), on="run")
     rows = []
     for key, point in runs.groupby(POINT, sort=False):
         if point[["wire_seconds", "latency_seconds"]].isna().any(axis=None):
@@ -271,15 +266,14 @@ def network_table(study: Study) -> pd.DataFrame:
         for sample, ends in zip(samples, median_intervals(samples, NOT_NEGATIVE), strict=True):
             bounded += [float(np.median(sample)) if len(sample) else NAN, *ends]
         size = gradient_bytes(study.headers[point["run"].iloc[0]])
-        rows.append((*key, len(point), size, *bounded, float(point[_OF_HOSTS].median())))
+        rows.append((*key, len(point), size, *bounded))
     return pd.DataFrame(rows, columns=_NETWORK_COLUMNS)
 
 
 def _floors(study: Study, run: str, probe: pd.DataFrame) -> dict[str, float]:
-    """Return what the network needs for the gradients of a run, by its own probe and between its hosts."""
+    """Return what the network needs for the gradients of a run, by its own probe."""
     sizes, seconds = (probe[name].to_numpy(dtype=np.float64) for name in ("bytes", "median_seconds"))
-    header = study.headers[run]
-    size = gradient_bytes(header)
+    size = gradient_bytes(study.headers[run])
     pace = float(seconds[-1] / sizes[-1])
     floor = float(np.interp(size, sizes, seconds)) if size <= sizes[-1] else pace * size
     is_reached = size <= MOST_EXTRAPOLATED * sizes[-1]
@@ -287,5 +281,4 @@ def _floors(study: Study, run: str, probe: pd.DataFrame) -> dict[str, float]:
         "floor_seconds": floor if is_reached else NAN,
         "latency_seconds": float(np.median(seconds[sizes <= SHORT_BYTES])),
         "bytes_per_second": 1 / pace if is_reached else NAN,
-        _OF_HOSTS: hosts_floor_seconds(study.ping_pongs, {worker.host for worker in header.workers}, size),
     }

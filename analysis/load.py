@@ -37,7 +37,6 @@ from analysis.options import (
     varying,
     with_common_places,
 )
-from analysis.processes import parallel_map
 from analysis.records import (
     RATIO_DIGITS,
     ROW_TABLES,
@@ -57,6 +56,7 @@ from analysis.records import (
     why_unusable,
     worker_columns,
 )
+from analysis.stats import parallel_map
 from analysis.study import (
     ABSENT,
     ASKED_COLUMNS,
@@ -347,10 +347,8 @@ def remarks(headers: Mapping[str, Header]) -> list[str]:
     return lines(
         "notes",
         said="records",
-        is_dirty=any(header.dirty for header in told),
         folders=folders.values(),
         slowed=dict.fromkeys((header.dilation, header.link_rate) for header in told),
-        finds_unused=any(header.config.task.find_unused_parameters for header in told),
     )
 
 

@@ -19,9 +19,8 @@ from typing import Literal, get_args
 import numpy as np
 import pandas as pd
 
-from analysis.findings.answer import COST_TITLE, LEARN_FIRST, Answer, next_commands
-from analysis.findings.decide import Kind
-from analysis.findings.trust import Light, Tile, incomplete
+from analysis.answer import COST_TITLE, LEARN_FIRST, Answer, next_commands
+from analysis.decide import Kind
 from analysis.iou import (
     MarginAnswer,
     MarginTest,
@@ -44,6 +43,7 @@ from analysis.stats import (
 )
 from analysis.study import ENDS, NAMES, NAN, POINT, SECONDS_PER_HOUR, SERIES, Study, bounded
 from analysis.text import Row, capitalised, count, device_of, lines, listed, series_name
+from analysis.trust import Light, Tile, incomplete
 
 RunKind = Literal["real", "played"]
 # From what a recommendation stops at to what it goes on with.
@@ -239,8 +239,7 @@ class PlayedQuality:
     """Tables and findings of the played runs; all are empty where a study has none.
 
     `kept` says up to how many workers each series keeps the IoU, and `sentences` by options the finding on
-    them: one for all series where they agree, else one of each. `compared_options` says which set of options
-    keeps it up to the most workers; empty for one set.
+    them: one for all series where they agree, else one of each.
     """
 
     study: Study
@@ -249,7 +248,6 @@ class PlayedQuality:
     notes: Sequence[str]
     kept: list[KeptIou]
     sentences: dict[str, str]
-    compared_options: str
 
 
 def played_quality(study: Study, summary: pd.DataFrame) -> PlayedQuality:
@@ -271,9 +269,8 @@ def played_quality(study: Study, summary: pd.DataFrame) -> PlayedQuality:
         agree = len(set(texts.values())) == 1
         parts = [*texts.values()][:1] if agree else [f"{name}: {text}" for name, text in texts.items()]
         sentences[options] = "; ".join(parts)
-    compared = lines("played", said="options", kept=kept, study=study)[0] if len(found) > 1 else ""
     notes = list(_agreement_notes(study, points))
-    return PlayedQuality(study, table, plan, notes, kept, sentences, compared)
+    return PlayedQuality(study, table, plan, notes, kept, sentences)
 
 
 PLAN_COLUMNS = [

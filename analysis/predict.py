@@ -18,14 +18,14 @@ import numpy as np
 import pandas as pd
 from scipy import special  # type: ignore[import-untyped]
 
-from analysis.findings.decide import least_efficiency
-from analysis.processes import parallel_map
+from analysis.decide import least_efficiency
 from analysis.stats import (
     CONFIDENCE,
     FEWEST_REPEATS,
     RESAMPLING_SEED,
     UNKNOWN_INTERVAL,
     coverage,
+    parallel_map,
     replicates,
     timed,
 )

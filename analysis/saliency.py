@@ -13,13 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from analysis.findings.answer import COST_TITLE, Answer
-from analysis.findings.trust import Tile
+from analysis.answer import COST_TITLE, Answer
 from analysis.points import summarise
 from analysis.stats import (
-    NOT_NEGATIVE,
     SHARE,
-    add_bounded,
     coverage,
     launches_of,
     median_intervals,
@@ -27,6 +24,7 @@ from analysis.stats import (
 )
 from analysis.study import NAN, POINT, Explained, Study, bounded
 from analysis.text import bracketed, count, first_of, labelled, percent
+from analysis.trust import Tile
 from unet_scaling.study.record_lines import Header, SaliencyPhases
 from unet_scaling.study.saliency import Faithfulness, SaliencyScore
 from unet_scaling.study.texts import score_title
@@ -40,8 +38,7 @@ _RUN_COLUMNS = (
 )  # fmt: skip
 _POINT_COLUMNS = (
     *POINT, "repeats", "split", "method", "masks", "images", "maps",
-    *bounded("maps_per_second", "speedup", "efficiency", "worker_seconds_per_map"),
-    *_SHARES, "peak_bytes", "unknown",
+    *bounded("maps_per_second", "speedup", "efficiency"), "peak_bytes", "unknown",
 )  # fmt: skip
 _KINDS = ("deletion", "insertion")
 AREAS = ("deletion_area", "random_deletion_area", "insertion_area", "random_insertion_area")
@@ -166,9 +163,6 @@ def _point_table(maps: Study, runs: pd.DataFrame) -> pd.DataFrame:
     details = groups[[*POINT, "method", "masks", "images"]].first()
     details["split"] = groups["split"].agg(lambda splits: " ".join(splits.drop_duplicates()))
     details[["maps", "peak_bytes"]] = groups.agg({"maps": "median", "peak_bytes": "max"})
-    seconds = (timed["workers"] / timed["maps_per_second"]).to_numpy(dtype=np.float64)
-    add_bounded(details, "worker_seconds_per_map", launches.bounded(seconds, NOT_NEGATIVE))
-    details[list(_SHARES)] = groups[list(_SHARES)].mean()
     return points.merge(details, on=POINT, how="left")[list(_POINT_COLUMNS)]
 
 

@@ -13,10 +13,12 @@ for every drawn launch. `python -m benchmarks.coverage` prints how often these i
 """
 
 import math
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -50,6 +52,8 @@ POWER = 0.8
 CONTRAST_COLUMNS = ("median", "low", "high", "centre", "error", "freedom", "fewest", "needed")
 NORMAL_QUANTILES = float(special.ndtri((1 + CONFIDENCE) / 2) + special.ndtri(POWER))
 
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 Interval = tuple[float, float]
 UNKNOWN_INTERVAL: Interval = (NAN, NAN)
 # What a number can be at all. A bootstrap knows no bounds: at them it may reach beyond by a little.
@@ -389,3 +393,37 @@ def holm(probability: Array, alpha: float = FIXED_SIGNIFICANCE) -> tuple[Array, 
     significance[order] = alpha / np.maximum(steps, step_kept)
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps * ordered))
     return significance, adjusted, np.full(tests, float(tests))
+
+
+# The function of a process beside this one. It is sent once, as it may hold the tables of a whole study.
+_function: list[Callable[[Any], Any]] = []
+
+
+def parallel_map(
+    function: Callable[[_Item], _Result], items: Sequence[_Item], *, chunk: int = 1
+) -> Iterator[_Result]:
+    """Return `function` of each item, computed by one process per available core, `chunk` items at a time.
+
+    They begin at once: the caller may do something else before it takes the results, but start no processes.
+    None is started for a single chunk or on a single core. What `function` raises is raised as its result is
+    taken.
+    """
+    processes = min(len(os.sched_getaffinity(0)), -(-len(items) // chunk))
+    if processes < 2:
+        return map(function, items)
+    pool = ProcessPoolExecutor(processes, initializer=_keep, initargs=(function,))
+    results = pool.map(_call, items, chunksize=chunk)
+
+    def taken() -> Iterator[_Result]:
+        with pool:
+            yield from cast(Iterator[_Result], results)
+
+    return taken()
+
+
+def _keep(function: Callable[[Any], Any]) -> None:
+    _function[:] = [function]
+
+
+def _call(item: object) -> object:
+    return _function[0](item)

@@ -172,7 +172,7 @@ BUILT_IN_COLUMNS = frozenset(
     ("dice", "image_iou", "true_positive", "false_positive", "false_negative", "true_negative")
 )
 # What columns, files, figures and keys of a report are called besides those named for the score; written by
-# python -m analysis.report.column_lists --write.
+# python -m analysis.columns --write.
 TAKEN_NAMES_FILE = Path(__file__).with_name("taken_names.txt")
 TAKEN_NAMES = frozenset(TAKEN_NAMES_FILE.read_text().split())
 # What such a name may end in.

@@ -23,12 +23,12 @@ import pandas as pd
 
 from analysis.checks import fairness_checks
 from analysis.contrast import FASTER, SUGGESTED, compare, withhold
-from analysis.findings.decide import half_widths, recommend
-from analysis.findings.trust import outlying_launches, run_steadiness
+from analysis.decide import half_widths, recommend
 from analysis.iou import iou_between_frameworks, iou_table
 from analysis.points import cost_table, summarise
 from analysis.stats import UNKNOWN_INTERVAL, contrast_of
 from analysis.study import Array, Study
+from analysis.trust import outlying_launches, run_steadiness
 from slurm.study_folder import in_launch_order
 from tests.simulated import study_of
 from unet_scaling.study.config import FRAMEWORKS, StudyConfig

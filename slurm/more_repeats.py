@@ -1,6 +1,6 @@
 """Give a study more repeats: as many as the user asks for, or until its intervals are as narrow as it asks.
 
-Whether they are is decided by the analysis, in a process of its own (analysis/findings/decide.py).
+Whether they are is decided by the analysis, in a process of its own (analysis/decide.py).
 """
 
 import json
@@ -73,7 +73,7 @@ def next_block(folder: StudyFolder, console: Console) -> StudyFolder | None:
     until = folder.study.until
     if until is None or not _is_complete(folder):
         return None
-    command = [sys.executable, "-m", "analysis.findings.decide", str(folder.path.resolve())]
+    command = [sys.executable, "-m", "analysis.decide", str(folder.path.resolve())]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
     if done.returncode != 0:
         reason = done.stderr.strip().removeprefix("error: ")

@@ -34,11 +34,11 @@ ORDERS = {
         ("doctor",),
     ),
     "analysis": (
-        ("study", "processes"),
+        ("study",),
         ("stats", "text"),
         ("options", "facts", "valid", "records", "beside", "older", "csv_table", "load"),
         ("contrast", "iou", "machines", "points"),
-        ("findings",),
+        ("trust", "decide", "answer"),
         ("checks",),
         ("budget",),
         ("diagnosis",),
@@ -46,8 +46,8 @@ ORDERS = {
         ("played", "saliency", "strategies"),
         ("assemble",),
         ("figures",),
-        ("report",),
-        ("compare",),
+        ("tables", "columns", "exports", "html", "program"),
+        ("sides", "compared", "compare_command"),
     ),
 }
 # Folders that may be taken away: nothing outside of them imports them as a module is loaded, but for the

@@ -16,12 +16,12 @@ from pandas.api.types import is_numeric_dtype
 from analysis.__main__ import main
 from analysis.assemble import Report, make_report
 from analysis.checks import fairness_checks
-from analysis.compare.compared import compare_studies, comparison_files
-from analysis.compare.sides import read_side
+from analysis.columns import TABLES, table_files
+from analysis.compared import compare_studies, comparison_files
+from analysis.exports import export_files, summary_json
 from analysis.load import load_study
 from analysis.older import epoch_work, load_reference
-from analysis.report.columns import TABLES, table_files
-from analysis.report.exports import export_files, summary_json
+from analysis.sides import read_side
 from analysis.study import Study
 from analysis.text import sentence
 from unet_scaling.study.options import Criteria
@@ -38,9 +38,9 @@ EMPTY = (
 def without_figures() -> Iterator[None]:
     """Let commands draw nothing while the block runs: figures take most of their time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("analysis.report.program.draw_figures", lambda _: ())
-        patch.setattr("analysis.compare.compared.forest", lambda _: [])
-        patch.setattr("analysis.compare.compared.comparison_page", lambda *_: "")
+        patch.setattr("analysis.program.draw_figures", lambda _: ())
+        patch.setattr("analysis.compared.forest", lambda _: [])
+        patch.setattr("analysis.compared.comparison_page", lambda *_: "")
         yield
 
 

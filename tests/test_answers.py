@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from analysis.__main__ import main as report
-from analysis.findings.answer import NO_CLUSTER_FILE
+from analysis.answer import NO_CLUSTER_FILE
 from tests import tampering
 from tests.attacks import hosts_in_turn
 from tests.honest import START, Honest, Lines, write_honest

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from analysis.assemble import make_report
+from analysis.exports import summary_json
 from analysis.load import load_study
-from analysis.report.exports import summary_json
 from tests.attacks import MORE, ON_REPORT, Attack, Do, every, without_study, write_base
 from tests.attacks_on_pairs import ON_PAIRS, in_b, write_pair
 from tests.honest import Honest, Lines, write_honest

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from analysis.__main__ import main
-from analysis.report.tables import COMPARE_LINES
+from analysis.tables import COMPARE_LINES
 from tests.honest import START
 from tests.records import Measured, digest, make_epochs, make_point, older_log, write_run
 from tests.reports import Compared

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from analysis.assemble import make_report
+from analysis.exports import latex_escaped, summary_latex, summary_markdown
 from analysis.figures.catalogue import FIGURES
 from analysis.figures.frame import Inputs
 from analysis.load import load_study
-from analysis.report.exports import latex_escaped, summary_latex, summary_markdown
 from slurm.preflight import check_inputs
 from tests.records import write_run
 from tests.studies import make_point

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from analysis import decide
 from analysis.assemble import make_report
 from analysis.contrast import compare
-from analysis.findings import decide
-from analysis.findings.decide import widest
+from analysis.decide import widest
 from analysis.load import load_study
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.study_folder import StudyFolder, open_study_folder

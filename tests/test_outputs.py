@@ -11,7 +11,7 @@ from types import MappingProxyType
 import pandas as pd
 import pytest
 
-from analysis.report.tables import as_csv
+from analysis.tables import as_csv
 from tests.records import make_workers, write_run
 from tests.studies import TINY_STUDY
 from unet_scaling.study.config import PROJECT

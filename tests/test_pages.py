@@ -21,7 +21,7 @@ from analysis.figures.style import text_width
 from analysis.figures.svg import SVG
 from analysis.load import load_study
 from analysis.older import load_reference
-from analysis.report.program import write_report
+from analysis.program import write_report
 from analysis.study import LeftOut, left_out_table
 from tests.honest import Honest, write_honest
 from tests.records import near, older_log, write_all_played, write_run

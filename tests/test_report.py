@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 import analysis.load
 from analysis.__main__ import main
-from analysis.report.column_lists import PAGE, with_column_lists
-from analysis.report.columns import TABLES
-from analysis.report.exports import latex_escaped
-from analysis.report.program import make_own
+from analysis.columns import PAGE, TABLES, with_column_lists
+from analysis.exports import latex_escaped
+from analysis.program import make_own
 from tests.attacks import hosts_in_turn
 from tests.honest import Honest, write_honest
 from tests.records import make_point, older_log, write_run
@@ -159,7 +158,7 @@ def test_many_runs_are_read_by_several_processes_with_the_same_tables(
 
 
 def test_the_documentation_lists_the_columns_of_every_table_and_every_key(tmp_path: Path) -> None:
-    """After a change of a table: python -m analysis.report.column_lists --write."""
+    """After a change of a table: python -m analysis.columns --write."""
     assert PAGE.read_text() == with_column_lists(PAGE.read_text())
     found = report_of(write_honest(tmp_path, Honest(workers=(1, 2), repeats=3)))
     internal = {"throughput", "throughput_low", "throughput_high"}  # one of the two units of summary.csv

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from analysis.__main__ import main
+from analysis.columns import TABLES, taken_names
 from analysis.figures.catalogue import FIGURES
-from analysis.report.column_lists import taken_names
-from analysis.report.columns import TABLES
-from analysis.report.tables import COMPARE_LINES
 from analysis.study import TAKEN_NAMES_FILE, Score
+from analysis.tables import COMPARE_LINES
 from tests.evidence import evidence
 from tests.honest import Honest, write_honest
 from tests.records import near, write_all_played, write_real, write_run, write_script_run

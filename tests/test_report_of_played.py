@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.__main__ import main
-from analysis.report.program import print_report
+from analysis.program import print_report
 from tests.records import DIVERGED, digest, make_workers, near, write_all_played, write_played, write_real
 from tests.reports import Told, report_of, reported
 from unet_scaling.study.config import PROJECT
@@ -195,7 +195,7 @@ def test_the_page_of_the_documentation_shows_what_is_printed(
 ) -> None:
     print_report(report_of(write_rules(tmp_path / "plan_quality")).report)
     printed = capsys.readouterr().out
-    (block,) = re.findall(r"^```\n(of 3 sets.*?)\.\.\.\n```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (block,) = re.findall(r"^```\n(\[rate_scaling.*?)\.\.\.\n```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     assert len(block.splitlines()) > 8
     assert printed.startswith(block), f"{PAGE.name} shows another output:\n{printed[:2500]}"
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from analysis.findings.trust import outlying_launches, run_steadiness
 from analysis.stats import bounds, coverage, replicates
+from analysis.trust import outlying_launches, run_steadiness
 from tests.records import DIVERGED, near, result, write_run
 from tests.reports import report_of
 from tests.simulated import (

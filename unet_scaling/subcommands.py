@@ -28,7 +28,7 @@ SUBCOMMANDS = {
     "report": ("analysis.__main__", "write the report of a study"),
     "segment": ("slurm.commands.segment", "masks of a folder of images, by the network of a run"),
     "serve": ("unet_scaling.inference.serve", "serve the network of a run over HTTP"),
-    "compare": ("analysis.compare.command", "compare two studies"),
+    "compare": ("analysis.compare_command", "compare two studies"),
     "predict": ("analysis.predict_command", "predict larger worker counts before they are measured"),
     "explain": ("slurm.commands.explain", "explain a key of a study or cluster file"),
     "completion": ("unet_scaling.completion", "print what lets bash or zsh complete this command"),

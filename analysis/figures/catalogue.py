@@ -29,7 +29,7 @@ MOST_FOREST_ROWS = 30
 LEAST_BUDGET_SHARE = 0.02
 BUDGET_PARTS = {
     "data_wait": "data wait", "compute": "compute", "wire": "communication", "imbalance": "imbalance",
-    "optimizer": "optimizer", "unequal_work": "unequal work", "rest": "rest",
+    "optimizer": "optimizer", "rest": "rest",
 }  # fmt: skip
 ZERO_SENTENCE = "Axes start at zero or are logarithmic."
 

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write and print the comparison that the command line asks for."""
     options = command_line().parse_args(arguments)
     # Only now: --help and a wrong option need not wait for pandas.
-    from analysis.compare.compared import compare_folders
+    from analysis.compared import compare_folders
 
     return compare_folders(options.a, options.b, options.output or options.b / "compare")
 

@@ -3,23 +3,22 @@
 import base64
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from analysis.answer import Answer
 from analysis.assemble import Report
+from analysis.columns import TABLES, grids
+from analysis.decide import Kind
+from analysis.exports import origin_line, origins, reproduction
 from analysis.figures.svg import DrawnFigure
-from analysis.findings.answer import Answer
-from analysis.findings.decide import Kind
 from analysis.forecast import score_notes
-from analysis.report.columns import TABLES, grids
-from analysis.report.exports import origin_line, origins, reproduction
-from analysis.report.tables import Grid, words_of
 from analysis.saliency import Areas, areas_of, gain
 from analysis.stats import CONFIDENCE, FEWEST_REPEATS, coverage
 from analysis.strategies import strategy_sentence
 from analysis.study import POINT, Explained, Study
+from analysis.tables import words_of
 from analysis.text import (
     Row,
     chart_number,
@@ -122,31 +121,8 @@ RANKED_BY: SaliencyScore = "iou"
 Values = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Section:
-    """A part of the page: its title, what it finds in one sentence, how to read it, and the evidence.
-
-    `is_open` shows the evidence without a click; `gallery` has pictures.
-    """
-
-    anchor: str
-    title: str
-    lead: str
-    conclusion: str
-    remarks: Sequence[str]
-    is_open: bool
-    drawings: Sequence[DrawnFigure]
-    grids: Sequence[Grid]
-    gallery: Values | None
-
-    @property
-    def is_empty(self) -> bool:
-        """Return whether it has no evidence: the page then gives it one line."""
-        return not (self.drawings or self.remarks or self.gallery or any(grid.groups for grid in self.grids))
-
-
-def sections(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> Iterator[Section]:
-    """Yield the evidence in reading order.
+def sections(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> Iterator[Values]:
+    """Yield the parts of the page in reading order, each with its title, conclusion and evidence.
 
     A study of played runs only, or of maps, has no speed of training; emulated runs have nothing else, and of
     scripts nothing is concluded.
@@ -181,12 +157,25 @@ def sections(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> It
     for name in (name for name, is_there in shown.items() if is_there):
         title, lead = lines("sections", section=name, study=study, report=report, levels=levels)
         found = [sentence(text) for text in (FOUND[name](report) if name in FOUND else ())]
-        said = title, lead, next(iter(found), ""), found[1:]
-        key, tables = study.score.key(name), grids(report, name)
         gallery = _gallery(report) if name == "saliency" else None
         if name == "seen":
             gallery = {"run": "", "rows": seen}
-        yield Section(key, *said, is_open.get(name, True), figures.get(name, ()), tables, gallery)
+        section = {
+            "drawings": figures.get(name, ()),
+            "grids": [grid for grid in grids(report, name) if grid.groups],
+            "remarks": found[1:],
+            "gallery": gallery,
+        }
+        yield section | {
+            "anchor": study.score.key(name),
+            "title": title,
+            "lead": lead,
+            "conclusion": next(iter(found), ""),
+            # Without a click.
+            "is_open": is_open.get(name, True),
+            # The page then gives it one line.
+            "is_empty": not any(section.values()),
+        }
 
 
 def which_framework(report: Report, answer: Answer) -> str:
@@ -241,7 +230,7 @@ def _played(report: Report) -> list[str]:
     played = report.played
     found = [labelled(options, text) for options, text in played.sentences.items()]
     reasons = dict.fromkeys(reason for why in played.plan["why"] if why for reason in why.split("; "))
-    return [*filter(None, [played.compared_options]), *found, *played.notes, *reasons]
+    return [*found, *played.notes, *reasons]
 
 
 def _fairness(report: Report) -> list[str]:

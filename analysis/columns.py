@@ -1,12 +1,20 @@
-"""All tables of a report, a line for each column: of its file, of docs/columns.md and of the page."""
+"""All tables of a report, a line for each column: of its file, of docs/columns.md and of the page.
+
+python -m analysis.columns --write   write the lists of docs/columns.md, between their marks, and the
+                                            names that no score may have
+"""
+
+from pathlib import PurePath
 
 import pandas as pd
 
 from analysis.assemble import Report
 from analysis.beside import pair_table
 from analysis.diagnosis import diagnosis_table
-from analysis.report.tables import Grid, Table
-from analysis.study import NAN, SERIES
+from analysis.figures.catalogue import FIGURES
+from analysis.study import BUILT_IN_COLUMNS, BUILT_IN_SCORE, NAN, SCORE_ENDINGS, SERIES, TAKEN_NAMES_FILE
+from analysis.tables import COMPARE_LINES, Grid, Table
+from unet_scaling import PROJECT
 
 # Nobody makes more; that a difference needs them says only that it is small.
 _MOST_REPEATS = 1000
@@ -23,7 +31,6 @@ _OVERHEAD = """
         wire ± | the smallest sync of each step | communication | +z.1%
         imbalance ± | waiting for a slower worker, in a step or at the end of an epoch | imbalance | +z.1%
         optimizer ± | | optimizer | +z.1%
-        unequal_work ± | 0 where the images prove equal work; else the row is not there
         rest ± | what no phase explains | rest | +z.1%"""
 _MAP_SHARES = """
         masks_share, forward_share, weighting_share, sum_share, files_share, other_share | of the workers'
@@ -199,7 +206,6 @@ TABLES = (
             backward hides a part of it
         latency_seconds ± | of a message without content
         bytes_per_second ± | of the largest message that was timed
-        hosts_floor_seconds | what MPI alone needs between the run's hosts, by ping-pongs, if any
         """),
     Table("ping_pong.csv", lambda report: report.study.ping_pongs, """
         measured_for | the folder of the run or allocation before which it was measured
@@ -394,8 +400,6 @@ TABLES = (
         maps_per_second ± | maps over seconds of the slowest worker; median over runs | maps / s | ~3 ±
         speedup ± | over that of the same series on 1 worker | speed-up | .2f ±
         efficiency ± | speed-up / workers | efficiency | .1% ±
-        worker_seconds_per_map ± | workers / maps_per_second; median over runs
-        """ + _MAP_SHARES + """
         peak_bytes | the most main memory that any worker of any run ever had
         unknown | why a number of this row is not known
         """,
@@ -468,3 +472,55 @@ def grids(report: Report, section: str) -> tuple[Grid, ...]:
 def table_of(file: str) -> Table:
     """Return the table that is written to this file."""
     return next(table for table in TABLES if table.file == file)
+
+
+PAGE = PROJECT / "docs" / "columns.md"
+BEGIN = "<!-- tables: written by python -m analysis.columns --write -->\n"
+END = "<!-- end of tables -->\n"
+COMPARE_ABOUT = "Of `unet-scaling compare`: one row per point, those of one study alone last."
+# Of summary.json, compare.csv, and files that are no tables.
+FURTHER_NAMES = (
+    "answers", "application", "checks", "compare", "criteria", "doubts", "launches", "launches_needed",
+    "notes", "only_in", "points", "provenance", "recommendations", "report", "schema_version", "seeds_paired",
+    "study", "throughput", "throughput_unit", "verdicts",
+)  # fmt: skip
+
+
+def column_lists() -> str:
+    """Return the columns of every table as Markdown."""
+    lists = [
+        (table.file, table.about, {line.names: line.meaning for line in table.column_lines if line.in_file})
+        for table in TABLES
+    ]
+    lists.append(("compare.csv", COMPARE_ABOUT, {line.names: line.meaning for line in COMPARE_LINES}))
+    parts = []
+    for file, about, columns in lists:
+        rows = [
+            f"| {', '.join(f'`{name}`' for name in names)} | {meaning} |".replace("|  |", "| |")
+            for names, meaning in columns.items()
+        ]
+        head = [f"### `{file}`", "", *([about, ""] if about else []), "| column | meaning |", "|---|---|"]
+        parts += [*head, *rows, ""]
+    return "\n".join(parts)
+
+
+def taken_names() -> str:
+    """Return the names of columns, files, figures and keys besides those named for the score, one a line."""
+    names = [name for table in TABLES for name in (*table.names, PurePath(table.file).stem)]
+    every = (*names, *FIGURES, *FURTHER_NAMES)
+    taken = {SCORE_ENDINGS.sub("", name) for name in every if BUILT_IN_SCORE not in name.split("_")}
+    return "".join(f"{name}\n" for name in sorted(taken - BUILT_IN_COLUMNS))
+
+
+def with_column_lists(page: str) -> str:
+    """Return the page with the column lists of today between its marks; raise ValueError without marks."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{PAGE} lacks the line {BEGIN!r} or {END!r}")
+    return f"{before}{BEGIN}\n{column_lists()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_column_lists(PAGE.read_text()))
+    TAKEN_NAMES_FILE.write_text(taken_names())

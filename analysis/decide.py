@@ -9,7 +9,7 @@ average on 1 worker. A framework is named alone only where the comparison at tha
 slower, or suggests it, or where a loss of IoU speaks against them.
 
 And whether a study needs more repeats, and how long they take. The submission asks for it by
-`python -m analysis.findings.decide logs/STUDY`.
+`python -m analysis.decide logs/STUDY`.
 """
 
 import json
@@ -492,7 +492,7 @@ words of `repeats = "until ..."`), and a sentence that says why.
 
 
 def main() -> None:
-    parser = CommandLine("python -m analysis.findings.decide", PROGRAM)
+    parser = CommandLine("python -m analysis.decide", PROGRAM)
     parser.add_argument("study", type=Path, metavar="logs/STUDY", help="folder of a study's runs")
     folder: Path = parser.parse_args().study
     recorded = recorded_study(folder)

@@ -17,7 +17,13 @@ import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 
-from analysis.compare.sides import (
+from analysis.contrast import NO_DIFFERENCE, outcome_of
+from analysis.facts import task_words
+from analysis.figures.catalogue import MOST_FOREST_ROWS, study_forests
+from analysis.figures.svg import DrawnFigure, picture
+from analysis.iou import learning_of, seeds_of
+from analysis.program import MOST_CONSOLE_ROWS, empty_table, make_own, print_list, report_console
+from analysis.sides import (
     ComparedFact,
     PointMatch,
     StudyPoint,
@@ -30,14 +36,6 @@ from analysis.compare.sides import (
     unequal_samples,
     why_no_difference,
 )
-from analysis.contrast import NO_DIFFERENCE, outcome_of
-from analysis.facts import task_words
-from analysis.figures.catalogue import MOST_FOREST_ROWS, study_forests
-from analysis.figures.svg import DrawnFigure, picture
-from analysis.findings.trust import Light
-from analysis.iou import learning_of, seeds_of
-from analysis.report.program import MOST_CONSOLE_ROWS, empty_table, make_own, print_list, report_console
-from analysis.report.tables import COMPARE_LINES, Grid, as_csv, make_grid, text_column
 from analysis.stats import (
     ANY,
     CONTRAST_COLUMNS,
@@ -54,6 +52,7 @@ from analysis.stats import (
     timed,
 )
 from analysis.study import NAMES, NAN, Array, Score
+from analysis.tables import COMPARE_LINES, Grid, as_csv, make_grid, text_column
 from analysis.text import (
     after,
     clean,
@@ -65,6 +64,7 @@ from analysis.text import (
     series_name,
     with_restriction,
 )
+from analysis.trust import Light
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
 from unet_scaling.study.files import READABLE, write_atomically
 

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import pandas as pd
 
 from analysis.contrast import NO, NOT_ENOUGH, PAIR, SUGGESTED, Check, PointPair, medians_disagree, pair_of
-from analysis.findings.decide import (
+from analysis.decide import (
     MOST_EFFICIENCY,
     Candidate,
     Kind,
@@ -24,11 +24,11 @@ from analysis.findings.decide import (
     repeats_for_intervals,
     slower_framework,
 )
-from analysis.findings.trust import Light, Tile, Trust, incomplete
 from analysis.options import is_knob
 from analysis.stats import RECOMMENDED_REPEATS
 from analysis.study import COMPARED, NAMES, NOT_PROVEN_EQUAL, POINT, Study
 from analysis.text import Row, after, capitalised, count, device_of, lines
+from analysis.trust import Light, Tile, Trust, incomplete
 from unet_scaling import PROJECT
 from unet_scaling.study.disturbance import MOST_DISTURBED
 from unet_scaling.study.texts import CALLED, LAUNCH_HINT

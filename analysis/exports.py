@@ -13,15 +13,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from analysis.answer import NO_CLUSTER_FILE, is_of_slurm, study_file_name
 from analysis.assemble import Report
+from analysis.columns import table_of
 from analysis.facts import FACTS, values_of, version_facts
-from analysis.findings.answer import NO_CLUSTER_FILE, is_of_slurm, study_file_name
-from analysis.findings.trust import Tile
 from analysis.options import TASK_SWITCHES
-from analysis.report.columns import table_of
-from analysis.report.tables import Column, integer_column, number_column, point_keys, text_column
 from analysis.stats import coverage
 from analysis.study import NAMES, Score, Study
+from analysis.tables import Column, integer_column, number_column, point_keys, text_column
 from analysis.text import (
     UNKNOWN,
     Row,
@@ -33,6 +32,7 @@ from analysis.text import (
     sentence,
     with_restriction,
 )
+from analysis.trust import Tile
 from unet_scaling import PROJECT
 from unet_scaling.study.config import ALL_FRAMEWORKS, SHARED_TABLES, TASK_OPTIONS, RunConfig
 from unet_scaling.study.options import OPTION_TABLES, TaskOptions

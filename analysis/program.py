@@ -13,25 +13,25 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.assemble import Report, make_report
+from analysis.columns import TABLES, table_files
 from analysis.csv_table import load_csv
-from analysis.figures.catalogue import FIGURES
-from analysis.figures.frame import Inputs
-from analysis.figures.svg import DrawnFigure, picture
-from analysis.findings.decide import Kind
-from analysis.load import load_study
-from analysis.older import arm_names, epoch_work, load_reference
-from analysis.processes import parallel_map
-from analysis.report.columns import TABLES, table_files
-from analysis.report.exports import (
+from analysis.decide import Kind
+from analysis.exports import (
     export_files,
     played_short_columns,
     speed_columns,
     study_file,
     summary_markdown,
 )
-from analysis.report.html import MAIN, report_page, which_framework
-from analysis.report.tables import Column, number_column
+from analysis.figures.catalogue import FIGURES
+from analysis.figures.frame import Inputs
+from analysis.figures.svg import DrawnFigure, picture
+from analysis.html import MAIN, report_page, which_framework
+from analysis.load import load_study
+from analysis.older import arm_names, epoch_work, load_reference
+from analysis.stats import parallel_map
 from analysis.study import COMPARED, Study, names_of
+from analysis.tables import Column, number_column
 from analysis.text import clean, labelled
 from unet_scaling.study.console import CleanConsole
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError

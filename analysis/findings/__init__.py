@@ -1,1 +1,0 @@
-"""What the tables say of the frameworks: speed-up, comparison, IoU, cost, verdict, recommendation."""
