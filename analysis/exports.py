@@ -121,7 +121,12 @@ def _axes(configs: Sequence[RunConfig]) -> Axes:
     for config in {config.model_copy(update={"run": "", "repeat": 1, "seed": 0}): None for config in configs}:
         for key, value in _options(config):
             values.setdefault(key, {}).setdefault(value)
-    return {key: [*found] for key, found in values.items() if [*found] != [_default(*key)]}
+    axes = {}
+    for (table, name), found in values.items():
+        default = None if table in TASK_TABLES else OPTION_TABLES[table].model_fields[name].default
+        if [*found] != [default]:
+            axes[table, name] = [*found]
+    return axes
 
 
 def _options(config: RunConfig) -> Iterator[tuple[tuple[str, str], Hashable]]:
@@ -138,10 +143,6 @@ def _options(config: RunConfig) -> Iterator[tuple[tuple[str, str], Hashable]]:
             if (table, key) in PATH_KEYS and value is not None and Path(value).is_relative_to(PROJECT):
                 value = Path(value).relative_to(PROJECT).as_posix()
             yield (table, key), value
-
-
-def _default(table: str, key: str) -> object:
-    return None if table in TASK_TABLES else OPTION_TABLES[table].model_fields[key].default
 
 
 def _study_file(configs: Sequence[RunConfig], axes: Axes, criteria: Mapping[str, object]) -> str:

@@ -216,10 +216,6 @@ def _budget(report: Report) -> list[str]:
     return [*largest, *report.budget_notes]
 
 
-def _prediction(report: Report) -> list[str]:
-    return [*score_notes(report.scores), *report.prediction_notes]
-
-
 def _notes_beside(report: Report) -> list[str]:
     """Return the notes, without those that stand beside the answer."""
     beside = restriction_notes(report.study)
@@ -290,7 +286,7 @@ FOUND: Mapping[str, Callable[[Report], Sequence[str]]] = {
     "budget": _budget,
     "cost": lambda report: report.targets,
     "request": lambda report: report.request_sentences,
-    "prediction": _prediction,
+    "prediction": lambda report: [*score_notes(report.scores), *report.prediction_notes],
     "played": _played,
     "saliency": lambda report: [*report.saliency.warnings, *report.saliency.sentences],
     "fairness": _fairness,
