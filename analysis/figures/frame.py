@@ -146,7 +146,7 @@ class Inputs:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """At most 20 runs of each repeated point, with throughput, speed-up, efficiency and IoU of each.
+        """At most 20 runs of each repeated point, with throughput, speed-up and IoU of each.
 
         The baseline is that of their point, so that they scatter about its median.
         """
@@ -156,7 +156,7 @@ class Inputs:
         of_point = self.points[[*POINT, "repeats", "throughput", "speedup"]]
         runs = runs.merge(of_point, on=POINT, how="left", suffixes=("", "_of_point"))
         runs["speedup"] *= runs["throughput"] / runs["throughput_of_point"]
-        return runs[runs["repeats"] > 1].assign(efficiency=runs["speedup"] / runs["workers"])
+        return runs[runs["repeats"] > 1]
 
     @cached_property
     def undrawn(self) -> str:

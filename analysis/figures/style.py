@@ -36,7 +36,6 @@ class Colour(StrEnum):
     SAND = "#ddcc77"
     GREEN = "#117733"
     CREAM = "#f0f0d0"
-    GREY = "#777777"
     ONDARK = "#fefefe"
     ONLIGHT = "#1a1a1b"
 
@@ -44,7 +43,7 @@ class Colour(StrEnum):
 # Colours of the parts of a stacked bar, bottom first, and of their numbers: dark and light alternate, so that
 # neighbours differ in grey, too.
 PART_COLOURS = (
-    Colour.INDIGO, Colour.CYAN, Colour.WINE, Colour.SAND, Colour.GREEN, Colour.CREAM, Colour.GREY,
+    Colour.INDIGO, Colour.CYAN, Colour.WINE, Colour.SAND, Colour.GREEN, Colour.CREAM,
 )  # fmt: skip
 PALETTE = tuple(zip(PART_COLOURS, cycle((Colour.ONDARK, Colour.ONLIGHT)), strict=False))
 LineStyle = Literal["-"] | tuple[float, tuple[float, ...]]
