@@ -9,9 +9,15 @@ from rich.console import Console
 
 from slurm.after_run import is_to_be_repeated, may_be_tried_again, set_disturbed_aside
 from slurm.cluster import Cluster, geometry, prologue_path
-from slurm.estimate import KnownSeconds, ProbedSpeed, TimeEstimate, cluster_cost, require_within
+from slurm.estimate import KnownSeconds, estimate_text
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
-from slurm.preflight import check_inputs, refused_shapes, unverified_inputs
+from slurm.preflight import (
+    check_inputs,
+    limit_node_hours,
+    limit_text,
+    refused_shapes,
+    unverified_inputs,
+)
 from slurm.render import SCRIPT_NAME, Places, allocation_script, job_script, write_script
 from slurm.scheduler import LimitError, RejectedError, Slurm, UnreachableError
 from slurm.states import (
@@ -152,7 +158,6 @@ class Submitter:
     repeat_disturbed: bool = False
     more_repeats: int = 0
     limit_wait_seconds: float = 3600.0
-    probe: ProbedSpeed | None = None
     budget_node_hours: float | None = None
 
     def dry_run(self, *, verbose: bool = False) -> None:
@@ -284,13 +289,18 @@ class Submitter:
         check_inputs(configs)
 
     def _require_affordable(self, configs: Sequence[RunConfig], every: Sequence[RunConfig]) -> None:
-        """Print what these of all runs cost; raise UserError where that may be more than the budget."""
+        """Print what these of all runs may cost; raise UserError where that is more than the budget."""
         known = KnownSeconds()
         for run in self.folder.all_recorded(every):
             known.learn(run)
-        cost = cluster_cost(self.cluster, configs, self.one_allocation, TimeEstimate(known, self.probe))
-        self._print(cost.text)
-        require_within(self.budget_node_hours, cost)
+        self._print(limit_text(self.cluster, configs, self.one_allocation))
+        self._print(estimate_text(configs, known))
+        hours = limit_node_hours(self.cluster, configs, self.one_allocation)
+        if self.budget_node_hours is not None and hours > self.budget_node_hours:
+            raise UserError(
+                f"--budget {self.budget_node_hours:g}: these runs may take {hours:.3g} node-hours; nothing "
+                "was submitted. Use fewer repeats, worker counts or epochs, or a shorter limit (time)"
+            )
 
     def _queue(self, jobs: Sequence[BatchJob], refused: Mapping[int, str], room: int) -> None:
         """Queue as many jobs as there is room for. Raises LaterError or UserError, naming all others."""

@@ -70,8 +70,7 @@ def test_files_made_by_asking_slurm_are_examined_and_run(hosts: VirtualCluster, 
     """With doctor = true nothing is submitted before the doctor has found no fault."""
     data = make_images(tmp_path / "data", 24)
     study, site = tmp_path / "asked.toml", tmp_path / "asked.cluster.toml"
-    asked = ("--data", str(data), "--into", str(tmp_path), "--repeats", "1", "--epochs", "2")
-    made = command(hosts, "new", "asked", *asked)
+    made = command(hosts, "new", "asked", "--data", str(data), "--into", str(tmp_path))
     assert made.returncode == 0, made.stdout + made.stderr
     facts = read_cluster(site)
     assert (facts.partition, facts.gpus_per_node, facts.max_nodes) == ("virtual", 1, 3)
@@ -80,7 +79,8 @@ def test_files_made_by_asking_slurm_are_examined_and_run(hosts: VirtualCluster, 
 
     logs = tmp_path / "logs"
     places = ("--cluster", str(site), "--logs", str(logs))
-    sizes = ("--set", "workers=[2]", "--set", "model.width=1", "--set", "model.depth=3")
+    values = ("workers=[2]", "repeats=1", "training.epochs=2", "model.width=1", "model.depth=3")
+    sizes = tuple(word for value in values for word in ("--set", value))
     submit = ("submit", str(study), *places, *sizes)
     shown = command(hosts, *submit, "--dry-run")
     assert shown.returncode == 0, shown.stdout + shown.stderr

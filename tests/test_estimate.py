@@ -7,16 +7,8 @@ from rich.console import Console
 
 from slurm.cluster import Cluster
 from slurm.commands.submit import command_line
-from slurm.estimate import (
-    KnownSeconds,
-    ProbedSpeed,
-    TimeEstimate,
-    cluster_cost,
-    probed_speed,
-    recorded_seconds,
-    run_probe,
-)
-from slurm.preflight import unverified_inputs
+from slurm.estimate import KnownSeconds, Probe, estimate_text, recorded_seconds, run_probe
+from slurm.preflight import limit_node_hours, unverified_inputs
 from slurm.study_folder import StudyFolder
 from tests.peer_slurm import make_submitter
 from tests.records import make_study, write_record
@@ -24,10 +16,8 @@ from tests.studies import make_images, make_run
 from unet_scaling.study.config import StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import read_record
-from unet_scaling.study.record_lines import Probed
 
 CLUSTER = Cluster(launcher="srun", gpus_per_node=2, cores_per_worker=1, max_nodes=7, time="02:00:00")
-NOTHING = TimeEstimate(KnownSeconds())
 
 
 @pytest.fixture
@@ -53,42 +43,31 @@ def test_a_measured_point_takes_what_its_runs_took_and_a_probe_tells_the_others(
     known = complete_runs(tmp_path / "sweep", study, (1,))
     alone = next(each for each in study.configs() if each.workers == 1)
     taken = recorded_seconds(read_record(tmp_path / "sweep" / alone.run / "run.jsonl"))
-    assert TimeEstimate(known).seconds(alone) == (taken, taken)
-    # 10 images train and 2 are evaluated, three times as fast; half of a worker's speed is the least.
-    speed = ProbedSpeed(alone, 10 * 32 * 32, 5.0, "a probe")
+    assert known.of_point(alone) == taken
+    # 10 images train and 2 are evaluated, three times as fast.
+    probe = Probe(alone, 12, 10.0, 5.0, "a probe")
     four = next(each for each in study.configs() if each.workers == 4)
     every = four.training.evaluate_every
     evaluations = 1 + (2 // every if every else 0)
-    work = (10 * 3 + 2 * evaluations / 3) / 10 / 4
-    assert TimeEstimate(known).seconds(four) is None
-    assert TimeEstimate(known, speed).seconds(four) == pytest.approx((5 + work, 5 + 2 * work))
-    assert TimeEstimate(known, speed).seconds(alone) == (taken, taken)
+    seconds = 5 + (10 * 3 + 2 * evaluations / 3) / 10 / 4
+    assert probe.seconds(four) == pytest.approx(seconds)
+    told = estimate_text([alone, four], known, probe)
+    assert told.startswith(f"2 runs: at least {taken + seconds:.0f} s by the complete runs ")
+    assert estimate_text([alone, four], known).endswith("; not known for 1 more, whose points have none")
+    assert estimate_text([four], known).startswith("duration unknown")
 
 
-def test_the_cost_is_that_of_known_runs_or_else_of_the_limit(tmp_path: Path, study: StudyConfig) -> None:
-    assert cluster_cost(CLUSTER, study.configs(), False, NOTHING).node_hours == 12
-    assert cluster_cost(CLUSTER, study.configs(), True, NOTHING).node_hours == 4
-    some = TimeEstimate(complete_runs(tmp_path / "sweep", study, (1,)))
-    assert cluster_cost(CLUSTER, study.configs(), False, some).node_hours == 12
-    known = TimeEstimate(complete_runs(tmp_path / "whole", study, (1, 4)))
-    cost = cluster_cost(CLUSTER, study.configs(), False, known)
-    first, second = cost.text.splitlines()
-    assert "by the complete runs of the same points" in first
-    assert second == "4 jobs, at most 12.0 node-hours (limit 2.0 h each)"
-    nodes = {1: 1, 4: 2}
-    ranges = {each: known.seconds(each) for each in study.configs()}
-    hours = sum(nodes[each.workers] * found.high for each, found in ranges.items() if found) / 3600
-    assert cost.node_hours == pytest.approx(hours)
+def test_a_probe_tells_nothing_of_another_network_or_other_images(study: StudyConfig) -> None:
+    config = study.configs()[0]
+    probe = Probe(config, 12, 10.0, 5.0, "a probe")
+    for table, changes in (("model", {"width": 4}), ("data", {"image_height": 64})):
+        other = config.model_copy(update={table: getattr(config, table).model_copy(update=changes)})
+        assert probe.seconds(other) is None
 
 
-def test_a_probe_tells_nothing_of_another_network_nor_of_images_that_were_not_checked(
-    tmp_path: Path, study: StudyConfig
-) -> None:
-    speed = ProbedSpeed(study.configs()[0], 1e6, 5.0, "a probe")
-    wider = study.model_copy(update={"model": {"width": 4, "depth": 2}}).configs()
-    assert "a probe tells it of one network" in TimeEstimate(KnownSeconds(), speed).text(wider)
-    (tmp_path / "data" / "manifest.json").unlink()
-    assert TimeEstimate(KnownSeconds(), speed).seconds(study.configs()[0]) is None
+def test_the_cost_is_that_of_the_limit(study: StudyConfig) -> None:
+    assert limit_node_hours(CLUSTER, study.configs(), one_allocation=False) == 12
+    assert limit_node_hours(CLUSTER, study.configs(), one_allocation=True) == 4
 
 
 @pytest.mark.parametrize("hours", ["nan", "0", "-3", "many"])
@@ -111,14 +90,6 @@ def test_a_dry_run_needs_no_images_and_says_what_it_could_not_verify(
     assert "4 jobs, at most 12.0 node-hours" in printed
 
 
-def test_a_probe_stands_for_one_worker_without_a_framework(study: StudyConfig) -> None:
-    probed = Probed(device="cpu", cores=1, images_per_step=2, step_seconds=[0.5, 0.25, 0.25])
-    speed = probed_speed(study.configs()[0], probed, process_seconds=5, on_gpus=True)
-    assert (speed.pixels_per_second, speed.startup_seconds) == (8 * 32 * 32, 4)
-    text = TimeEstimate(KnownSeconds(), speed).text(study.configs())
-    assert "by a probe of 3 steps on this machine (cpu, 1 core) without the GPUs" in text
-
-
 @pytest.mark.slow
 def test_a_real_probe_times_steps_of_the_study(
     tmp_path: Path, study: StudyConfig, monkeypatch: pytest.MonkeyPatch
@@ -127,7 +98,7 @@ def test_a_real_probe_times_steps_of_the_study(
     data = make_images(tmp_path / "images", 8, 64, 48)
     table = {"folder": str(data), "image_height": 64, "image_width": 48, "foreground": "255"}
     speed = run_probe(study.model_copy(update={"data": table}), 1)
-    assert speed.pixels_per_second > 0
+    assert speed.images_per_second > 0
     assert speed.startup_seconds > 0
     missing = study.model_copy(update={"data": table | {"folder": str(tmp_path / "nosuch")}})
     with pytest.raises(UserError, match=r"--probe: .*nosuch/manifest\.json does not exist"):

@@ -92,10 +92,11 @@ def test_an_example_is_a_whole_study_outside_the_project(name: str, tmp_path: Pa
     frameworks = INSTALLED if name == WITH_WRAPPERS else FRAMEWORKS
     shutil.copy(example(name), tmp_path / "my_task.py")
     options = [word for key, value in EXAMPLES[name].items() for word in ("--option", f"{key}={value}")]
-    asked = ["--workers", "2", "--epochs", "4", "--repeats", "1", "--batch", "2"]
-    command(tmp_path, "new", "mine", "--task", "my_task.py", *options, *asked)
+    command(tmp_path, "new", "mine", "--task", "my_task.py", *options, "--workers", "2")
     command(tmp_path, "check", "mine.toml", "--only-files")
-    command(tmp_path, "run", "mine.toml", "--logs", "logs", "--set", f"frameworks={list(frameworks)}")
+    values = (f"frameworks={list(frameworks)}", "repeats=1", "training.batch_per_worker=2")
+    chosen = [word for value in values for word in ("--set", value)]
+    command(tmp_path, "run", "mine.toml", "--logs", "logs", *chosen)
     found = records(tmp_path / "logs" / "mine")
     assert set(found) == {f"{each}-w0{workers}-r1" for each in frameworks for workers in WORKERS}
     assert all(record.complete for record in found.values())

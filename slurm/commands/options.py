@@ -6,7 +6,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from slurm.estimate import PROBE_SECONDS
 from slurm.preflight import require_known, require_throughput
 from slurm.study_folder import StudyFolder, logs_folder, open_study_folder
 from unet_scaling.study.command_line import CommandLine, named_folder
@@ -41,8 +40,6 @@ def add_launch(parser: CommandLine) -> None:
     add("--more-repeats", type=positive, default=0, metavar="N", help=more)
     add("--name", help="folder below logs/ (default: the study's name)")
     add_logs(parser)
-    probe = f"estimate the time of points without runs from {PROBE_SECONDS} s of steps on this machine"
-    add("--probe", action="store_true", help=probe)
 
 
 def add_queue(parser: CommandLine) -> None:

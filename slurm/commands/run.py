@@ -6,7 +6,7 @@ import sys
 import time
 
 from slurm.commands.options import add_launch, add_study, new_console, study_folder
-from slurm.estimate import TimeEstimate, run_probe
+from slurm.estimate import PROBE_SECONDS, estimate_text, run_probe
 from slurm.local import StudyStoppedError, cores_per_worker, local_plan, run_study
 from slurm.processes import say_whether_quiet
 from unet_scaling.study.command_line import CommandLine
@@ -35,6 +35,8 @@ def command_line() -> CommandLine:
     parser = CommandLine("unet-scaling run", __doc__, _EPILOG)
     add_study(parser)
     add_launch(parser)
+    probe = f"estimate the time of points without runs from {PROBE_SECONDS} s of steps"
+    parser.add_argument("--probe", action="store_true", help=probe)
     parser.add_argument("--wait-quiet", action="store_true", help="wait until other programs are idle")
     return parser
 
@@ -46,11 +48,11 @@ def run_on_this_machine(arguments: argparse.Namespace) -> None:
     if arguments.dry_run or arguments.probe:
         cores = cores_per_worker(folder.study, len(os.sched_getaffinity(0)))
         plan = local_plan(folder, console, arguments.repeat_disturbed, arguments.force)
-        estimate = TimeEstimate(plan.known, run_probe(folder.study, cores) if arguments.probe else None)
+        probe = run_probe(folder.study, cores) if arguments.probe else None
         if arguments.dry_run:
             plan.show(console)
         if plan.wanted:
-            console.print(estimate.text(plan.wanted), markup=False)
+            console.print(estimate_text(plan.wanted, plan.known, probe), markup=False)
     while arguments.wait_quiet and not arguments.dry_run and not say_whether_quiet(console):
         time.sleep(QUIET_POLL_SECONDS)
     if not arguments.dry_run:

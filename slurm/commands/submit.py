@@ -12,7 +12,6 @@ from rich.console import Console
 from slurm.cluster import read_cluster
 from slurm.commands.options import add_launch, add_queue, add_study, new_console, study_folder
 from slurm.commands.status import REFRESH_SECONDS, StatusRow, show_status, study_rows
-from slurm.estimate import run_probe
 from slurm.render import Places
 from slurm.study_folder import CancelledError, logs_folder, next_cancellation
 from slurm.submit import LaterError, Submitter
@@ -54,9 +53,6 @@ def submit_to_slurm(arguments: argparse.Namespace) -> None:
     console = new_console()
     folder = study_folder(arguments, console)
     cluster = read_cluster(arguments.cluster)
-    probe = None
-    if arguments.probe:
-        probe = run_probe(folder.study, cluster.cores_per_worker, on_gpus=bool(cluster.gres))
     submitter = Submitter(
         folder=folder,
         cluster=cluster,
@@ -67,7 +63,6 @@ def submit_to_slurm(arguments: argparse.Namespace) -> None:
         force=tuple(arguments.force),
         repeat_disturbed=arguments.repeat_disturbed,
         more_repeats=arguments.more_repeats,
-        probe=probe,
         budget_node_hours=arguments.budget,
     )
     if arguments.dry_run:
