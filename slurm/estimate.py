@@ -102,7 +102,7 @@ def gains_without_exchange(runs: Iterable[RecordedRun]) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbedSpeed:
     """What one worker without a framework did on this machine, with all images that its manifest lists."""
 
     config: RunConfig
@@ -124,7 +124,7 @@ class Probe:
         return self.startup_seconds + images / (self.images_per_second * config.workers)
 
 
-def run_probe(study: StudyConfig, cores: int, seconds: int = PROBE_SECONDS) -> Probe:
+def run_probe(study: StudyConfig, cores: int, seconds: int = PROBE_SECONDS) -> ProbedSpeed:
     """Time some steps of the study's first configuration on this machine, in a process of its own.
 
     What the process does besides its steps stands for a run's start. Raises UserError with its words where it
@@ -140,7 +140,7 @@ def run_probe(study: StudyConfig, cores: int, seconds: int = PROBE_SECONDS) -> P
     probed = Probed.model_validate_json(done.stdout)
     config = study.configs()[0]
     steps = count(len(probed.step_seconds), "step")
-    return Probe(
+    return ProbedSpeed(
         config,
         images=len(read_manifest(config.data.manifest_path).pairs),
         images_per_second=probed.images_per_step / median(probed.step_seconds),
@@ -149,7 +149,7 @@ def run_probe(study: StudyConfig, cores: int, seconds: int = PROBE_SECONDS) -> P
     )
 
 
-def estimate_text(configs: Sequence[RunConfig], known: KnownSeconds, probe: Probe | None = None) -> str:
+def estimate_text(configs: Sequence[RunConfig], known: KnownSeconds, probe: ProbedSpeed | None = None) -> str:
     """Return how long these runs take one after the other, and what tells it."""
     measured = list(filter(None, map(known.of_point, configs)))
     others = [config for config in configs if not known.of_point(config)]

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from slurm.cluster import Cluster
 from slurm.commands.submit import command_line
-from slurm.estimate import KnownSeconds, Probe, estimate_text, recorded_seconds, run_probe
+from slurm.estimate import KnownSeconds, ProbedSpeed, estimate_text, recorded_seconds, run_probe
 from slurm.preflight import limit_node_hours, unverified_inputs
 from slurm.study_folder import StudyFolder
 from tests.peer_slurm import make_submitter
@@ -45,7 +45,7 @@ def test_a_measured_point_takes_what_its_runs_took_and_a_probe_tells_the_others(
     taken = recorded_seconds(read_record(tmp_path / "sweep" / alone.run / "run.jsonl"))
     assert known.of_point(alone) == taken
     # 10 images train and 2 are evaluated, three times as fast.
-    probe = Probe(alone, 12, 10.0, 5.0, "a probe")
+    probe = ProbedSpeed(alone, 12, 10.0, 5.0, "a probe")
     four = next(each for each in study.configs() if each.workers == 4)
     every = four.training.evaluate_every
     evaluations = 1 + (2 // every if every else 0)
@@ -59,7 +59,7 @@ def test_a_measured_point_takes_what_its_runs_took_and_a_probe_tells_the_others(
 
 def test_a_probe_tells_nothing_of_another_network_or_other_images(study: StudyConfig) -> None:
     config = study.configs()[0]
-    probe = Probe(config, 12, 10.0, 5.0, "a probe")
+    probe = ProbedSpeed(config, 12, 10.0, 5.0, "a probe")
     for table, changes in (("model", {"width": 4}), ("data", {"image_height": 64})):
         other = config.model_copy(update={table: getattr(config, table).model_copy(update=changes)})
         assert probe.seconds(other) is None

@@ -8,7 +8,7 @@ import pytest
 
 from slurm import preflight
 from slurm.after_run import set_disturbed_aside
-from slurm.estimate import Probe, recorded_seconds
+from slurm.estimate import ProbedSpeed, recorded_seconds
 from tests.records import digest, make_epochs, make_header, make_point, make_result, write_all
 from tests.saliency_records import Made, make_line, write_explained
 from unet_scaling.study.config import RunConfig
@@ -74,7 +74,7 @@ def test_the_seconds_of_maps_count_and_a_probe_does_not_tell_them(tmp_path: Path
     made = record.saliency.seconds + record.saliency.check_seconds
     assert recorded_seconds(record) == pytest.approx(made + recorded_seconds(replace(record, saliency=None)))
     config = read_config(config_path(run))
-    assert Probe(config, 10, 1.0, 1.0, "a probe").seconds(config) is None
+    assert ProbedSpeed(config, 10, 1.0, 1.0, "a probe").seconds(config) is None
 
 
 def test_a_run_made_anew_keeps_its_maps_under_the_name_of_its_record(tmp_path: Path) -> None:

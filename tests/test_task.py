@@ -16,7 +16,7 @@ from analysis.budget import budget_table, network_table
 from analysis.diagnosis import diagnose
 from analysis.load import load_study
 from slurm.commands import new
-from slurm.estimate import Probe
+from slurm.estimate import ProbedSpeed
 from slurm.study_folder import StudyFolder
 from tests.records import Steps, write_budget_run, write_run
 from tests.tampering import as_own_task
@@ -253,7 +253,7 @@ def test_criteria_may_be_named_for_any_score(tmp_path: Path) -> None:
 def test_no_tool_of_the_built_in_task_is_offered(tmp_path: Path) -> None:
     """The probe times steps of the built-in network, the profiler its images."""
     config = points_config(tmp_path)
-    assert Probe(config, 10, 1.0, 1.0, "a probe").seconds(config) is None
+    assert ProbedSpeed(config, 10, 1.0, 1.0, "a probe").seconds(config) is None
     with pytest.raises(UserError, match=r"^task\.file: "), open_subject(read_study(write_study(tmp_path)), 8):
         pass
     for repeat in (1, 2, 3):
