@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from slurm.after_run import disturbed_reason, is_to_be_repeated, set_disturbed_aside
-from slurm.estimate import KnownSeconds
+from slurm.estimate import KnownSeconds, images_per_second
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.preflight import check_inputs, require_images
 from slurm.processes import (
@@ -45,7 +45,7 @@ from unet_scaling.study.config import PROGRAMS_FOLDER, RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_RESUME, UserError
 from unet_scaling.study.files import open_to_append
 from unet_scaling.study.progress import STEPS_VARIABLE
-from unet_scaling.study.record import Record, set_launch_aside
+from unet_scaling.study.record import set_launch_aside
 from unet_scaling.study.run_state import ACTIVE, RecordedRun, run_state
 from unet_scaling.study.study_file import JOB_NAME, OUTPUT_NAME
 from unet_scaling.study.texts import CALLED, called, count, duration, score_title
@@ -388,9 +388,11 @@ def _outcome(run: RecordedRun, seconds: float) -> str:
         return f"{run.state.state} after {seconds:.0f} s: {run.state.reason or 'see ' + OUTPUT_NAME}"
     result = run.record.results[-1] if run.record.results else None
     disturbed = disturbed_reason(run)
+    images = images_per_second(run.record.epochs)
+    speed = f"{images:.1f} images/s" if images is not None else ""
     parts = [
         f"complete in {seconds:.0f} s",
-        f"as {run.config.played_workers} workers" if run.config.is_played else _speed(run.record),
+        f"as {run.config.played_workers} workers" if run.config.is_played else speed,
         "emulated" if run.config.is_emulated else "",
         f"{score_title(result.score_name)} {score:.3f}"
         if result and (score := result.score) is not None
@@ -398,14 +400,6 @@ def _outcome(run: RecordedRun, seconds: float) -> str:
         f"disturbed: {disturbed}" if disturbed else "",
     ]
     return ", ".join(filter(None, parts))
-
-
-def _speed(record: Record) -> str:
-    """Return the throughput after the warm-up as text; empty where no epoch counts."""
-    counted = [epoch for epoch in record.epochs if not epoch.warmup]
-    if not counted:
-        return ""
-    return f"{sum(epoch.images for epoch in counted) / sum(epoch.seconds for epoch in counted):.1f} images/s"
 
 
 def _require_all_complete(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:
