@@ -8,9 +8,8 @@ from unet_scaling.study.study_file import read_study
 from unet_scaling.study.validation import add_settings, positive
 
 _EPILOG = """\
-Times the stages of loading in one process, then 0, 1, 2, ... loader processes up to the cores this process
-may use, then training steps on the cores of one worker without and with prefetch. Takes about a minute;
-docs/profile.md explains the output.
+Times the stages of loading in one process, then training steps on the cores of one worker, without and with
+1, 2, 4, ... loader processes on the same cores. Takes about a minute; docs/profile.md explains the output.
 """
 
 

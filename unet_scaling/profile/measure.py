@@ -1,4 +1,4 @@
-"""Time a study's input on this machine: its stages, loader processes, and steps with and without them.
+"""Time a study's input on this machine: its stages, and steps without and with loader processes.
 
 python -m unet_scaling.profile.measure SECONDS CORES < study.json   times steps alone, as a Probed in JSON
 """
@@ -8,12 +8,11 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from unet_scaling.data.batches import (
     PREFETCHED_BATCHES,
     ImageData,
     ImageSource,
-    Prefetcher,
     to_floats,
     transfer,
 )
@@ -34,7 +32,6 @@ from unet_scaling.data.images import (
     BUILDING_PREFIX,
     CachedImages,
     DecodedImages,
-    PackedBatch,
     Verification,
     build_cache,
     cannot_be_kept,
@@ -54,14 +51,11 @@ from unet_scaling.measure.epoch_meter import Seconds, phase_clock, synchronized_
 from unet_scaling.profile.findings import (
     LOADING_NAMES,
     STAGES,
-    HostCores,
     LoadingName,
     Profile,
     Samples,
     Steps,
-    Throughput,
     loading_of,
-    processes_to_try,
 )
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError, run_program
@@ -69,21 +63,12 @@ from unet_scaling.study.progress import progress
 from unet_scaling.study.record_lines import Phase, Probed
 from unet_scaling.training import Step, build_model, build_optimizer, load_task
 
-# Shares of the time; throughput is measured three times.
+# Shares of the time; the rest goes to the steps.
 STAGES_SHARES: dict[LoadingName, float] = {"decode": 0.2, "cache": 0.1}
-THROUGHPUT_SHARE = 0.4
-STEPS_SHARE = 0.3
 # Tables of which an axis is noted.
 PROFILED_TABLES = ("data", "model", "training")
-# Interleaved: a disturbance then falls on all counts of processes alike.
-ROUNDS = 3
-# Up to here every number of processes is tried, beyond it each doubling.
-EVERY_COUNT_UP_TO = 4
-# More processes rarely help one host.
+# More processes rarely help one worker.
 MOST_PROCESSES = 32
-# A measurement ends early once it is steady: batches of each process, and seconds.
-ENOUGH_BATCHES = 8
-ENOUGH_SECONDS = 0.5
 # A step of a large batch on a CPU may take most of a minute; more than the most make no figure better.
 FEWEST_STEPS = 2
 MOST_STEPS = 50
@@ -106,27 +91,18 @@ def profile_study(
     workers = workers_per_host or max((each for each in study.workers if each <= room), default=1)
     if workers > cores:
         raise UserError(f"--workers-per-host: found {workers}; this machine has {cores} cores, one for each")
-    host = HostCores(cores, workers)
-    with open_subject(study, samples) as subject:
-        with cores_of_one_worker(host.cores_per_worker):
-            stages = {
-                loading: time_stages(subject, loading, device, STAGES_SHARES[loading] * seconds)
-                for loading in LOADING_NAMES
-            }
-        counts, notes = counts_to_try(subject, cores)
-        throughput = measure_throughput(subject, counts, THROUGHPUT_SHARE * seconds)
-        batch = subject.config.training.batch_per_worker
-        with cores_of_one_worker(host.cores_per_worker):
-            steps = time_steps(
-                subject,
-                plain_step(subject.config, device),
-                device,
-                lambda compute_seconds: processes_to_try(throughput, host, batch / compute_seconds),
-                STEPS_SHARE * seconds,
-            )
+    own_cores = cores // workers
+    with open_subject(study, samples) as subject, cores_of_one_worker(own_cores):
+        stages = {
+            loading: time_stages(subject, loading, device, STAGES_SHARES[loading] * seconds)
+            for loading in LOADING_NAMES
+        }
+        counts, notes = counts_to_try(subject, own_cores)
+        left = seconds * (1 - sum(STAGES_SHARES.values()))
+        steps = time_steps(subject, plain_step(subject.config, device), device, counts, left)
         if device.type == "cpu":
             notes.append("steps are those of this CPU; run this where the training will run, for its device")
-        return Profile(study.configs()[0], host, stages, throughput, steps, [*subject.notes, *notes])
+        return Profile(study.configs()[0], cores, workers, stages, steps, [*subject.notes, *notes])
 
 
 @dataclass(frozen=True)
@@ -276,57 +252,20 @@ def load_batch(
 
 
 def counts_to_try(subject: Subject, cores: int) -> tuple[list[int], list[str]]:
-    """Return 0, 1, 2, ... up to the cores, in doublings beyond 4, with notes on what is left out.
+    """Return 1, 2, 4, ... up to all cores of a worker but one, with notes on what is left out.
 
     Left out is what shared memory has no room for: where it is full, a process dies of a bus error. Batches
     may fill half of it.
     """
-    most = min(cores, MOST_PROCESSES)
-    doublings = (2**power for power in range(most.bit_length()))
-    counts = sorted({*range(min(most, EVERY_COUNT_UP_TO) + 1), *doublings, most})
+    most = min(max(1, cores - 1), MOST_PROCESSES)
+    counts = sorted({*(2**power for power in range(most.bit_length())), most})
     batch_bytes = subject.batches.shape[1] * pair_bytes(subject.config.data)
     free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
     room = int(free // 2 // (batch_bytes * (PREFETCHED_BATCHES + 1)))
-    if counts[-1] <= room:
+    if most <= room:
         return counts, []
     note = f"{SHARED_MEMORY} has room for the batches of {room} loader processes: more were not tried"
     return [count for count in counts if count <= room], [note]
-
-
-def measure_throughput(subject: Subject, counts: Sequence[int], seconds: float) -> list[Throughput]:
-    """Measure each count of loader processes once in every round, with nobody computing.
-
-    The first round is always finished; later measurements only start within `seconds`.
-    """
-    end = time.perf_counter() + seconds
-    window = seconds / (ROUNDS * len(counts))
-    speeds: dict[int, list[float]] = defaultdict(list)
-    for count in progress([*counts] * ROUNDS, ROUNDS * len(counts), "loader processes"):
-        if not speeds[count] or time.perf_counter() + window <= end:
-            speeds[count].append(_images_per_second(subject, count, window))
-    return [Throughput(processes=count, images_per_second=Samples.of(speeds[count])) for count in counts]
-
-
-def _images_per_second(subject: Subject, processes: int, window: float) -> float:
-    # Loader processes deliver in turn: only whole turns of all of them are counted.
-    batches_per_turn = max(1, processes)
-    endless = cycle(subject.batches)
-    stream: Iterator[PackedBatch] = map(subject.source.gather, endless)
-    if processes:
-        stream = Prefetcher(subject.source, processes).batches(endless)
-
-    def take_a_turn() -> None:
-        deque(islice(stream, batches_per_turn), maxlen=0)
-
-    take_a_turn()
-    begin = time.perf_counter()
-    seconds = 0.0
-    turns = 0
-    while seconds < window and not (turns >= ENOUGH_BATCHES and seconds >= ENOUGH_SECONDS):
-        take_a_turn()
-        turns += 1
-        seconds = time.perf_counter() - begin
-    return turns * batches_per_turn * int(subject.batches.shape[1]) / seconds
 
 
 def default_device() -> torch.device:
@@ -366,31 +305,28 @@ def plain_step(config: RunConfig, device: torch.device) -> Step:
 
 
 def time_steps(
-    subject: Subject, step: Step, device: torch.device, choose: Callable[[float], int], seconds: float
+    subject: Subject, step: Step, device: torch.device, counts: Sequence[int], seconds: float
 ) -> Steps:
-    """Take steps that load in line, then steps with loader processes, each for half of `seconds`.
-
-    `choose` returns the number of loader processes for a step whose computing takes so many seconds.
-    """
-    phases = step_phases(subject, step, device, 0, seconds / 2)
+    """Take steps that load in line, then with each of these numbers of loader processes, for equal times."""
+    share = seconds / (1 + len(counts))
+    phases = step_phases(subject, step, device, 0, share)
     in_line = phases.sum(axis=1)
     data_wait = phases[:, Phase.DATA_WAIT]
     host_to_device = phases[:, Phase.HOST_TO_DEVICE]
-    compute = Samples.of(in_line - data_wait - host_to_device)
-    processes = choose(compute.median)
-    prefetched = step_phases(subject, step, device, processes, seconds / 2).sum(axis=1)
-    # Loader processes deliver in turn, so that single steps come in bursts: the mean of a turn counts.
-    per_turn = max(1, processes)
-    turns = len(prefetched) // per_turn
+    prefetched = {}
+    for processes in progress(counts, len(counts), "loader processes"):
+        taken = step_phases(subject, step, device, processes, share).sum(axis=1)
+        # Loader processes deliver in turn, so that single steps come in bursts: the mean of a turn counts.
+        turns = len(taken) // processes
+        prefetched[processes] = Samples.of(taken[: turns * processes].reshape(turns, processes).mean(axis=1))
     return Steps(
         device=device_name(device),
         threads=torch.get_num_threads(),
         data_wait=Samples.of(data_wait),
         host_to_device=Samples.of(host_to_device),
-        compute=compute,
+        compute=Samples.of(in_line - data_wait - host_to_device),
         in_line=Samples.of(in_line),
-        loader_processes=processes,
-        prefetched=Samples.of(prefetched[: turns * per_turn].reshape(turns, per_turn).mean(axis=1)),
+        prefetched=prefetched,
     )
 
 
