@@ -63,6 +63,8 @@ SLOWER = 0.05
 # Ratio of the wire to its floor, one message of all gradients. Several messages and the gaps between them
 # cost up to about this; beyond it the way a library splits and schedules them is worth tuning.
 FAR_ABOVE_FLOOR = 2.0
+# Of a step on 1 worker. It has nobody to wait for, so that any sync that shows is the library's own.
+NEGOTIATION_ALONE = 0.01
 # Of worker time. A wire near its floor is a property of the network: named only where it costs a tenth.
 LITTLE_WORK = 0.10
 
@@ -234,10 +236,10 @@ def diagnose(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> list[
 def main_causes(diagnoses: Sequence[Diagnosis], budget: pd.DataFrame) -> dict[str, Diagnosis]:
     """Return by options what most efficiency is lost by, or the busy machine that hides it.
 
-    Not where no loss against 1 worker is known, nor of refused runs.
+    Not where no loss against 1 worker is known, nor of refused runs, nor what 1 worker waits for as well.
     """
     known = set(budget.dropna(subset=["deviation"])[POINT].itertuples(index=False, name=None))
-    lost = [each for each in diagnoses if each.rule != "shared device"]
+    lost = [each for each in diagnoses if each.rule not in ("shared device", "negotiation")]
     return {
         each.options: each
         for each in reversed(lost)
@@ -395,7 +397,7 @@ def causes(facts: PointFacts) -> Iterator[tuple[str, Stake]]:
 
     On a busy machine only what does not depend on times is told.
     """
-    overhead, straggler = facts.overhead, facts.straggler
+    config, overhead, straggler = facts.header.config, facts.overhead, facts.straggler
     is_bound = facts.shares["data_wait"] >= INPUT_BOUND
     grew_without_interval = math.isnan(overhead["data_wait_low"]) and overhead["data_wait"] >= INPUT_SLOWER
     if facts.disturbed:
@@ -414,7 +416,7 @@ def causes(facts: PointFacts) -> Iterator[tuple[str, Stake]]:
     if facts.disturbed:
         return
     # A synchronised batch norm exchanges inside of compute.
-    exchanges = facts.header.config.model.batch_norm == "sync"
+    exchanges = config.model.batch_norm == "sync"
     of_straggler = straggler.share if straggler else 0.0
     if not exchanges and not facts.is_contended and facts.is_significant("compute", of_straggler):
         slower = overhead["compute"] - of_straggler
@@ -429,6 +431,13 @@ def causes(facts: PointFacts) -> Iterator[tuple[str, Stake]]:
         yield "wire above its floor", _stake(overhead, "wire")
     if above_floor < FAR_ABOVE_FLOOR and overhead["wire"] >= LITTLE_WORK and facts.is_significant("wire"):
         yield "too little work", _stake(overhead, "wire")
+    alone = facts if config.workers == 1 else facts.alone
+    if config.framework == "horovod" and alone:
+        # It waits for nobody: this is Horovod's own cycle. A thread that waits for a core looks the same.
+        share, low, high = _stake(alone.shares, "wire")
+        is_own = not low < NEGOTIATION_ALONE and not alone.processor["runqueue_most"] >= EXPLAINS * share
+        if share >= NEGOTIATION_ALONE and is_own:
+            yield "negotiation", (share, low, high)
 
 
 def _stake(numbers: Numbers, part: str) -> Stake:

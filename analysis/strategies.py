@@ -24,6 +24,7 @@ _FASTER = "faster"
 _TRADE = "faster, at a loss"
 _UNPROVEN = "faster, loss not excluded"
 _SLOWER = "slower"
+CLAIMS = (_FASTER, _TRADE, _UNPROVEN, _SLOWER)
 _NOT_FASTER = "not shown to be faster"
 # Of the lost efficiency, what an exchange may be the cause of: waiting for others, and computing that its
 # threads slow down.

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, zip_longest
 
 import numpy as np
 import pandas as pd
@@ -19,9 +19,10 @@ import pandas as pd
 from analysis.options import flat_options
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.disturbance import TICK_SECONDS
-from unet_scaling.study.files import read_verified
-from unet_scaling.study.record import Record
+from unet_scaling.study.files import read_regular, read_verified
+from unet_scaling.study.record import RECORD_NAME, Record
 from unet_scaling.study.record_lines import PHASE_COLUMNS, STEPS_NAME, TOLERANCE, Epoch, Header, Result
+from unet_scaling.study.study_file import LOG_NAME, older_log
 
 # The tables hold whole numbers in 64 bits.
 _LARGEST_WHOLE_NUMBER = 2**63 - 1
@@ -66,6 +67,7 @@ def impossible_values(record: Record) -> Iterator[str]:
         found += [*_of_framework(record.epochs, header), *_of_processors(record, header)]
         found += _of_wall_clock(record, header)
     yield from (f"{record.path}: {problem}" for problem in found)
+    yield from _of_older_log(record)
 
 
 def impossible_epochs(record: Record, workers: int) -> Iterator[str]:
@@ -234,6 +236,22 @@ def _of_wall_clock(record: Record, header: Header) -> Iterator[str]:
             continue
         if seconds > lasted + WALL_CLOCK_TOLERANCE_SECONDS:
             yield f"{len(epochs)} epochs took {seconds:.0f} s, but {begin} to {end} are {lasted:.0f} s"
+
+
+def _of_older_log(record: Record) -> Iterator[str]:
+    """Yield the first line of log.csv that is not what this record gives; a launch set aside has none."""
+    path = record.path.with_name(LOG_NAME)
+    if not record.results or record.path.name != RECORD_NAME:
+        return
+    try:
+        lines = read_regular(path).decode(errors="replace").splitlines()[1:]
+    except OSError:
+        return
+    given = older_log(list(record.epochs), record.results[-1]).splitlines()[1:]
+    for number, (line, expected) in enumerate(zip_longest(lines, given), start=2):
+        if line != expected:
+            yield f"{path}:{number}: it says {line}, {record.path.name} {expected}"
+            return
 
 
 def infidelity(record: Record, stalled: Collection[int] = ()) -> str:

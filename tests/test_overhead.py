@@ -229,7 +229,7 @@ def silent(rule: str, steps: Steps, **more: Any) -> Case:
 
 INPUT, CONTENTION, SLOWER, BUSY = "input-bound", "core contention", "slower compute", "machine busy"
 STRAGGLER, IMBALANCE, WIRE = "straggling host", "load imbalance", "wire above its floor"
-LITTLE = "too little work"
+NEGOTIATION, LITTLE = "negotiation", "too little work"
 CORES, HOSTS = "why_cores.toml", "fewer workers per host"
 # All in one study, as sets of options: none is compared with another.
 CASES = (
@@ -270,6 +270,9 @@ CASES = (
     Case(WIRE, ("20 ms a step", "why_bucket.toml"), WIRED, framework=NATIVE),
     *(Case(WIRE, (f"{wrapper}.bucket_cap_mb",), WIRED, framework=wrapper) for wrapper in WRAPPERS),
     silent(WIRE, Steps(sync=0.0025, wire=0.0025)),
+    Case(NEGOTIATION, ("syncs 5 ms a step, 4.8 %", "why_cycle_time.toml"), SYNCED, alone=SYNCED),
+    silent(NEGOTIATION, SYNCED),
+    silent(NEGOTIATION, Steps(), alone=SYNCED, framework=NATIVE),
     Case(LITTLE, ("near the 2.05 ms", "batch_per_worker"), replace(TINY, sync=0.003, wire=0.003),
     alone=TINY),
     silent(LITTLE, Steps(sync=0.03, wire=0.03)),
@@ -281,6 +284,7 @@ CASES = (
     silent(SLOWER, Steps(forward=0.04), paces=PACES[:2]),
     silent(INPUT, Steps(data_wait=0.02, contended=OTHERS)),
     silent(INPUT, Steps(data_wait=0.02), paces=PACES[:2]),
+    silent(NEGOTIATION, SYNCED, alone=replace(SYNCED, contended={"communication": 0.0, "runqueue": 0.004})),
     # The median launch is 5 % slower than on 1 worker, and one of three is 3 % faster.
     *(silent(rule, Steps(), paces=(0.97, 1.05, 1.06)) for rule in (SLOWER, INPUT, CONTENTION)),
 )  # fmt: skip
@@ -358,8 +362,10 @@ def test_runs_that_were_refused_for_a_shared_device_are_named(tmp_path: Path) ->
     assert "workers 0 and 1 share device GPU-7" in row["evidence"]
 
 
-def test_what_is_not_known_to_be_lost_is_no_next_step(tmp_path: Path) -> None:
-    case = next(case for case in CASES if case.rule == INPUT)
+@pytest.mark.parametrize(
+    "case", [next(case for case in CASES if case.rule == rule) for rule in (NEGOTIATION, INPUT)]
+)
+def test_what_is_not_known_to_be_lost_is_no_next_step(case: Case, tmp_path: Path) -> None:
     """Horovod's own cycle is there on 1 worker too; without runs on 1 worker nothing is known to be lost."""
     case.write(tmp_path, 1)
     for folder in tmp_path.glob("*w01*") if case.rule == INPUT else ():

@@ -31,6 +31,7 @@ import torch
 from PIL import Image
 
 from analysis.csv_table import load_csv
+from analysis.figures.serving import draw_latencies
 from slurm.commands import segment as command
 from tests.cluster import bring_up, wait_until
 from tests.tasks import points_config
@@ -447,3 +448,4 @@ def test_measured_latencies_are_written_and_answer_a_goal(
     assert values["answered"] == values["requests"] > 1
     assert 0 < values["median_ms"] <= values["p99_ms"]
     assert psutil.Process().children() == before
+    assert draw_latencies(table).read_text().count("batches of up to 2, wait 5 ms") == 1

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from analysis.__main__ import main
 from analysis.strategies import changed_options
 from slurm.estimate import gains_without_exchange
 from slurm.study_folder import StudyFolder
@@ -156,6 +157,8 @@ def test_a_strategy_is_called_faster_only_where_its_score_is_not_inferior(tmp_pa
     assert list(found["outcome"]) == ["faster", "faster", "faster, at a loss", "faster, at a loss"]
     assert (found["ratio"] - 1 < found["most_gain"]).all()
     assert (found["most_gain"] < 0.15).all()
+    assert main([str(tmp_path / "slow")]) == 0
+    assert (tmp_path / "slow" / "report" / "strategies.svg").is_file()
     few = strategies_of(tmp_path / "few", overhead=4.0, repeats=3, **every)
     assert set(few["outcome"]) == {"suggests faster", "suggests faster, at a loss"}
     idle = strategies_of(tmp_path / "fast link", overhead=0.0, **every)

@@ -12,7 +12,8 @@ from analysis.figures.frame import MOST_OPTIONS, Chart, Inputs, drawn_series
 from analysis.figures.kinds import Forest, Line, Stack
 from analysis.played import kept_farthest_first, kept_ious
 from analysis.stats import FEWEST_REPEATS, coverage
-from analysis.study import COMPARED, NAMES, Score
+from analysis.strategies import CLAIMS, changed_options
+from analysis.study import COMPARED, NAMES, Score, bounded
 from analysis.text import (
     Row,
     chart_number,
@@ -143,7 +144,7 @@ def titled(forest: Forest, title: Callable[[Row], str]) -> Forest:
     return replace(forest, rows=forest.rows.assign(title=list(map(title, forest.rows.to_dict("records")))))
 
 
-def study_forests(points: pd.DataFrame, score: Score) -> list[Chart]:
+def study_forests(points: pd.DataFrame, score: Score, first: str = "A", second: str = "B") -> list[Chart]:
     """Return the charts of two studies: B / A of throughputs, and B - A of the score where one is known.
 
     `points` has one row per point of both studies: framework, workers, options, knobs, and ratio and
@@ -158,13 +159,13 @@ def study_forests(points: pd.DataFrame, score: Score) -> list[Chart]:
     forest = partial(Forest, arms={arm: name for arm, name in NAMES.items() if arm in set(rows["framework"])})
     charts = [
         forest(
-            title="Ratio of throughputs, B / A", rows=rows, y="ratio", form=".3f", equal=1.0,
-            axis="throughput of B / A",
+            title=f"Ratio of throughputs, {second} / {first}", rows=rows, y="ratio", form=".3f", equal=1.0,
+            axis=f"throughput of {second} / {first}",
         ),
         forest(
-            title=f"Difference of {score.title}, B - A",
+            title=f"Difference of {score.title}, {second} - {first}",
             rows=rows.assign(claimed=rows["iou_claimed"]), y="iou_difference", form="+.4f", equal=0.0,
-            axis=f"{score.title} of B - A",
+            axis=f"{score.title} of {second} - {first}",
         ),
     ]  # fmt: skip
 
@@ -172,6 +173,22 @@ def study_forests(points: pd.DataFrame, score: Score) -> list[Chart]:
         return f"{chart.value(row)} on {row['heading']} ({row['name']})"
 
     return [titled(chart, partial(point, chart)) for chart in charts if chart.is_known]
+
+
+@figure("strategies", "strategies")
+def _strategies(inputs: Inputs) -> list[Chart]:
+    """Return speed and score of each strategy against gradients averaged at every step."""
+    table = inputs.report.strategies
+    if table.empty:
+        return []
+    scores = {f"iou_{name}": table[name] for name in bounded("difference")}
+    rows = table.assign(
+        **scores,
+        options=list(map(changed_options, table["options"], table["against"])),
+        claimed=table["outcome"].isin(CLAIMS),
+        iou_claimed=table["non_inferior"].isin(("yes", "no")),
+    )
+    return study_forests(rows, inputs.study.score, "averaged gradients", "strategy")
 
 
 @figure("budget", "budget", bars=True)

@@ -6,6 +6,7 @@ several rates, with several batch sizes and waits, and what each gave is printed
 
 import argparse
 import math
+from importlib import import_module
 from pathlib import Path
 
 from unet_scaling.study.command_line import CommandLine
@@ -41,7 +42,9 @@ def main() -> None:
             arguments.goal,
             any_depth=arguments.any_depth,
         )
-        print(table)
+        # By name, as the commands of unet_scaling/subcommands.py: the library does not import the analysis.
+        drawn = import_module("analysis.figures.serving").draw_latencies(table)
+        print(f"{table}, drawn in {drawn}")
         return
     server.serve(
         arguments.run,
