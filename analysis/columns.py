@@ -435,6 +435,14 @@ TABLES = (
         weights_sha256 | of the weights that are explained
         """,
         "One row per run and score whose manifest has curves."),
+    Table("saliency_curves.csv", lambda report: report.saliency.curves, """
+        options, score, kind | which curve: deletion or insertion
+        pixel_share | of the pixels deleted or inserted
+        images, trainings | of which it is the mean; runs of equal weights count once
+        own ± | score in the map's order, with a 95 % t interval over the images
+        random ± | score in random order
+        """,
+        "The deletion and insertion curves of the page."),
     Table("fairness.csv", lambda report: report.fairness, """
         check | what should be equal in the runs compared; rows that compare native DDP with another framework
             than Horovod end with its name | requirement | text

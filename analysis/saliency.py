@@ -9,20 +9,23 @@ other trainings give, only other runs can tell.
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
+from scipy import special  # type: ignore[import-untyped]
 
 from analysis.answer import COST_TITLE, Answer
 from analysis.points import summarise
 from analysis.stats import (
+    CONFIDENCE,
     SHARE,
     coverage,
     launches_of,
     median_intervals,
     share_interval,
 )
-from analysis.study import NAN, POINT, Explained, Study, bounded
+from analysis.study import NAN, POINT, Array, Explained, Study, bounded
 from analysis.text import bracketed, count, first_of, labelled, percent
 from analysis.trust import Tile
 from unet_scaling.study.record_lines import Header, SaliencyPhases
@@ -48,6 +51,10 @@ FAITHFUL_COLUMNS = (
     "untrained_images", "untrained_maps", "untrained_better", "untrained_share", "untrained_share_low",
     "untrained_share_high", "untrained_correlation", "weights_sha256",
 )  # fmt: skip
+SALIENCY_CURVE_COLUMNS = (
+    "options", "score", "kind", "pixel_share", "images", "trainings",
+    *bounded("own", "random"),
+)  # fmt: skip
 # Of an area; scores and areas are at most 1. A difference that is smaller cannot be seen in a curve.
 LEAST_GAIN = 0.01
 # An order that knows nothing of the network wins on half of the images.
@@ -63,15 +70,17 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class SaliencyFindings:
-    """The tables and sentences on saliency maps; `warnings` speak against trusting them.
+    """The tables and sentences on saliency maps.
 
-    The first of `sentences` is the most important one.
+    `curves` has the deletion and insertion curves, the mean over images. The first of `sentences` is the most
+    important one; `warnings` speak against trusting maps.
     """
 
     study: Study
     runs: pd.DataFrame
     points: pd.DataFrame
     faithful: pd.DataFrame
+    curves: pd.DataFrame
     sentences: list[str]
     warnings: list[str]
 
@@ -89,7 +98,7 @@ def saliency_findings(study: Study) -> SaliencyFindings:
     sentences = [] if runs.empty else [*_faithful_sentences(faithful), *_sameness(study)]
     warnings = [*_warnings(faithful), *_missing_notes(study, runs)]
     points = _point_table(_maps_study(study, runs), runs)
-    return SaliencyFindings(study, runs, points, faithful, sentences, warnings)
+    return SaliencyFindings(study, runs, points, faithful, curve_table(study), sentences, warnings)
 
 
 def maps_answer(found: SaliencyFindings) -> Answer:
@@ -235,6 +244,62 @@ def _better(kind: str, gains: Sequence[float]) -> Mapping[str, float]:
     share = better / len(gains) if gains else NAN
     values = (share, *share_interval(better, len(gains)))
     return {f"{kind}_better": better, **dict(zip(bounded(f"{kind}_share"), values, strict=True))}
+
+
+def curve_table(study: Study) -> pd.DataFrame:
+    """Return SALIENCY_CURVE_COLUMNS, a row per set of options, score, kind of curve and share of the pixels.
+
+    The images are those that every training explains; runs of equal weights count once. Intervals are
+    Student's over the images, unknown for a single one.
+    """
+    rows: list[tuple[object, ...]] = []
+    for options, runs in study.runs.groupby("options", sort=False):
+        explained = _trainings([study.explained[run] for run in runs["run"] if run in study.explained])
+        if not explained:
+            continue
+        manifest = explained[0].manifest
+        for score, kind in product(manifest.scores, _KINDS):
+            own, random = (_mean_of_trainings(explained, score, name) for name in (kind, f"random_{kind}"))
+            for place, share in enumerate(manifest.shares):
+                numbers = (*_mean(own[:, place]), *_mean(random[:, place]))
+                rows.append((options, score, kind, share, len(own), len(explained), *numbers))
+    return pd.DataFrame(rows, columns=list(SALIENCY_CURVE_COLUMNS))
+
+
+def _trainings(explained: Sequence[Explained]) -> list[Explained]:
+    """Return the first run of each set of weights that has curves, as long as those of the first."""
+    first: dict[str, Explained] = {}
+    for each in explained:
+        if any(image.faithfulness for image in each.manifest.images):
+            first.setdefault(each.manifest.weights_sha256, each)
+    trainings = list(first.values())
+    return [each for each in trainings if each.manifest.shares == trainings[0].manifest.shares]
+
+
+def _mean_of_trainings(explained: Sequence[Explained], score: SaliencyScore, name: str) -> Array:
+    """Return the curve of each image that every training has one of, [images, shares]."""
+    curves = [
+        {
+            image.image: np.array(getattr(image.faithfulness[score], name))
+            for image in each.manifest.images
+            if score in image.faithfulness
+        }
+        for each in explained
+    ]
+    common = [image for image in curves[0] if all(image in others for others in curves)]
+    means = [np.mean([of_training[image] for of_training in curves], axis=0) for image in common]
+    return np.array(means).reshape(len(common), len(explained[0].manifest.shares))
+
+
+def _mean(scores: Array) -> tuple[float, float, float]:
+    """Return the mean of scores, which lie from 0 to 1, with its interval."""
+    mean = float(np.mean(scores)) if len(scores) else NAN
+    reach = NAN
+    if len(scores) > 1:
+        error = np.std(scores, ddof=1) / np.sqrt(len(scores))
+        reach = float(special.stdtrit(len(scores) - 1, (1 + CONFIDENCE) / 2) * error)
+    low, high = np.clip([mean - reach, mean + reach], 0, 1)
+    return mean, float(low), float(high)
 
 
 def _faithful_sentences(table: pd.DataFrame) -> Iterator[str]:

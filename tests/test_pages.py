@@ -25,6 +25,7 @@ from analysis.program import write_report
 from analysis.study import LeftOut, left_out_table
 from tests.honest import Honest, write_honest
 from tests.records import near, older_log, write_all_played, write_run
+from tests.saliency_records import write_explained
 from tests.test_compare import OTHER_SPREAD, write_side
 from unet_scaling.study.config import FRAMEWORKS
 
@@ -35,6 +36,7 @@ PDF_PAGE = re.compile(rb"/Type\s*/Page\b(?!s)")
 # Pixels: the type scale of report.css, which the figures share.
 TYPE_SCALE = {12, 13, 14, 20, 28}
 # What each kind of study alone can draw.
+OF_MAPS = {"saliency_curves"}
 OF_PLAYED = {"quality"}
 
 
@@ -103,7 +105,7 @@ def texts_of(svg: ElementTree.Element) -> str:
 
 def test_every_kind_of_figure_is_drawn_and_hostile_names_stay_text(hostile: Path) -> None:
     drawn = {path.stem for path in hostile.glob("*.svg")}
-    assert drawn == set(FIGURES) - OF_PLAYED - {"strategies"}
+    assert drawn == set(FIGURES) - OF_MAPS - OF_PLAYED - {"strategies"}
     assert drawn == {path.stem for path in hostile.glob("*.png")}
     for name in sorted(drawn):
         assert ElementTree.fromstring((hostile / f"{name}.svg").read_text()).tag == f"{{{SVG}}}svg"
@@ -122,7 +124,11 @@ def test_every_kind_of_figure_is_drawn_and_hostile_names_stay_text(hostile: Path
                 assert "<img src=x" not in text, path.name
 
 
-def test_played_runs_have_figures_of_their_own_and_none_of_an_earlier_report(tmp_path: Path) -> None:
+def test_maps_and_played_runs_have_figures_of_their_own_and_none_of_an_earlier_report(tmp_path: Path) -> None:
+    write_explained(tmp_path / "maps")
+    write_explained(tmp_path / "maps", workers=2)
+    assert main([str(tmp_path / "maps")]) == 0
+    assert {path.stem for path in (tmp_path / "maps" / "report").glob("*.svg")} >= OF_MAPS
     write_all_played(tmp_path / "played", {1: near(0.8), 8: near(0.7)})
     (tmp_path / "played" / "report").mkdir()
     for name in ("report.html", "scaling.svg"):

@@ -9,13 +9,14 @@ import pandas as pd
 
 from analysis.contrast import HOROVOD_FASTER, NATIVE_FASTER
 from analysis.figures.frame import MOST_OPTIONS, Chart, Inputs, drawn_series
-from analysis.figures.kinds import Forest, Line, Stack
+from analysis.figures.kinds import Forest, Line, ShareCurve, Stack
 from analysis.played import kept_farthest_first, kept_ious
 from analysis.stats import FEWEST_REPEATS, coverage
 from analysis.strategies import CLAIMS, changed_options
-from analysis.study import COMPARED, NAMES, Score, bounded
+from analysis.study import COMPARED, ENDS, NAMES, Score, bounded
 from analysis.text import (
     Row,
+    capitalised,
     chart_number,
     chart_percent,
     count,
@@ -23,6 +24,7 @@ from analysis.text import (
     series_name,
     with_restriction,
 )
+from unet_scaling.study.texts import score_title
 
 # More rows are nobody's first look; all are in comparison.csv, or compare.csv.
 MOST_FOREST_ROWS = 30
@@ -32,6 +34,7 @@ BUDGET_PARTS = {
     "data_wait": "data wait", "compute": "compute", "wire": "communication", "imbalance": "imbalance",
     "optimizer": "optimizer", "rest": "rest",
 }  # fmt: skip
+ORDERS = {"own": "in the map's order", "random": "in random order"}
 ZERO_SENTENCE = "Axes start at zero or are logarithmic."
 
 Charts = Callable[[Inputs], Sequence[Chart]]
@@ -234,5 +237,38 @@ def _quality(inputs: Inputs) -> list[Chart]:
         title=f"{study.score.heading}, {study.iou_scope}", rows=rows, series=series, y="iou", form=".3f",
         margin=margin, label=lambda row: chart_number(row["iou"], ".3f") * row["is_last"],
         says=" ".join(filter(None, says)),
+    )  # fmt: skip
+    return [chart]
+
+
+@figure("saliency_curves", "saliency", says_undrawn=False)
+def _saliency_curves(inputs: Inputs) -> list[Chart]:
+    """Return the curves of the first sets of options whose curves are not the numbers of another set."""
+    table = inputs.report.saliency.curves
+    if table.empty:
+        return []
+    by_options = table.drop(columns="options").groupby(table["options"], sort=False)
+    first = {rows.to_csv(index=False): options for options, rows in reversed(list(by_options))}
+    shown = [options for options in table["options"].unique() if options in first.values()][:MOST_OPTIONS]
+    rows = table[table["options"].isin(shown)]
+    panels = [
+        [capitalised(score_title(row["score"])), row["kind"], row["options"] * (len(shown) > 1)]
+        for row in rows.to_dict("records")
+    ]
+    rows = rows.assign(options=[", ".join(filter(None, parts)) for parts in panels], knobs="", workers=0)
+    tables = [
+        rows.assign(framework=order, **{f"score{end}": rows[f"{order}{end}"] for end in ENDS})
+        for order in ORDERS
+    ]
+    both = pd.concat(tables, ignore_index=True)
+    half = (both["pixel_share"] - 0.5).abs().groupby([both["options"], both["framework"]]).idxmin()
+    trainings = int(rows["trainings"].max())
+    of = f"of each the mean of {trainings} trainings" if trainings > 1 else "of one training"
+    chart = ShareCurve(
+        title="Score against the share of pixels", rows=both, y="score", form=".2f", told=both.loc[half],
+        series=drawn_series(both, ORDERS, most_options=len(both)), tells="nearest to one half",
+        says=f"Mean over {count(int(rows['images'].max()), 'image')}, {of}. Pixels are deleted from the "
+        "whole image, or inserted into the filled one: in the order of the map, the most salient first, or "
+        "in random order. Bands: 95 % t intervals over the images.",
     )  # fmt: skip
     return [chart]

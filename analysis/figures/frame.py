@@ -1,7 +1,7 @@
 """What all charts share: their inputs, the frame of a panel, its axes, and the texts in it."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import groupby
@@ -32,7 +32,7 @@ from analysis.figures.style import (
     shortened,
     text_width,
 )
-from analysis.study import NAN, POINT, SERIES, Array, Names, Study, bounded
+from analysis.study import NAN, POINT, SERIES, Array, Study, bounded
 from analysis.text import Row, chart_interval, chart_number, chart_percent, clean, count, printable, resolved
 
 # More panels and marks than these can no longer be told apart on a page, nor more knobs by their line style.
@@ -109,10 +109,12 @@ class DrawnSeries:
         return line | marker | {"markerfacecolor": face, "markeredgecolor": edge} | others
 
 
-def drawn_series(table: pd.DataFrame, names: Names) -> list[DrawnSeries]:
+def drawn_series(
+    table: pd.DataFrame, names: Mapping[Any, str], most_options: int = MOST_OPTIONS
+) -> list[DrawnSeries]:
     """Return the series of the first sets of options of a table: native DDP first, at most 4 knobs each."""
     series = []
-    for options in table["options"].unique()[:MOST_OPTIONS] if len(table) else ():
+    for options in table["options"].unique()[:most_options] if len(table) else ():
         for framework, name in names.items():
             own = table[(table["options"] == options) & (table["framework"] == framework)]
             for knobs, line in zip(own["knobs"].unique(), LINE_STYLES, strict=False):
@@ -231,6 +233,7 @@ class Chart:
     form    format of the number, ".1%" for shares; `unit` follows the number
     says    what a caption has to say of it
     by      attributes of the series that have a panel of their own
+    told    rows that the alternative text tells, and `tells`, what they are; by default each series' last one
     """
 
     title: str
@@ -241,6 +244,8 @@ class Chart:
     unit: str = ""
     says: str = ""
     by: tuple[str, ...] = ("options",)
+    told: pd.DataFrame | None = None
+    tells: str = "at the most workers"
 
     def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:
         """Draw one panel into empty axes."""
@@ -301,13 +306,13 @@ class Chart:
     def facts(self) -> Iterator[str]:
         """Yield what there is to know of each series."""
         for series in self.series:
-            for row in records(series.rows(self.rows), self.y)[-1:]:
+            rows = series.rows(self.rows if self.told is None else self.told)
+            for row in records(rows, self.y)[-1 if self.told is None else 0 :]:
                 yield f"{self.name_of(series)} {self.fact(row)}"
 
     def alternative(self) -> str:
         """Return the key numbers, for those who cannot see the chart."""
-        facts = "; ".join(self.facts()) or "nothing is known"
-        return printable(f"{self.title}, at the most workers: {facts}.")
+        return printable(f"{self.title}, {self.tells}: {'; '.join(self.facts()) or 'nothing is known'}.")
 
 
 def framed(panel: Panel, text_rows: int) -> Figure:

@@ -241,6 +241,29 @@ class Stack(Chart):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShareCurve(Chart):
+    """A quantity against the column pixel_share, with bands."""
+
+    def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:
+        """Draw a line for each series."""
+        rows = self.rows[self.rows["options"] == series[0].options]
+        axes.set_xlabel("share of the pixels")
+        value_axis(axes, "x", np.array([0.0, 1.0]), percent=True)
+        axes.set_xlim(0, 1)
+        value_axis(axes, "y", self.ends(rows), least_top=1.0)
+        for each in series:
+            own = each.rows(rows)
+            band: dict[str, Any] = {"color": each.style.colour, "alpha": 0.15, "linewidth": 0}
+            axes.fill_between(own["pixel_share"], own[f"{self.y}_low"], own[f"{self.y}_high"], **band)
+            (line,) = axes.plot(own["pixel_share"], own[self.y], **each.look())
+            title_marks(line, [each.name])
+
+    def fact(self, row: Row) -> str:
+        """Return the value alone."""
+        return self.number(row[self.y])
+
+
+@dataclass(frozen=True, kw_only=True)
 class Forest(Chart):
     """Ratios or differences, a row for each comparison, beside a line where both sides are equal.
 

@@ -70,11 +70,14 @@ class FrameworkStyle:
     marker_px: float
 
 
+# Of the frameworks, and of curves in the order of a saliency map and in random order.
 SERIES_STYLES: dict[str, FrameworkStyle] = {
     "pytorch_native": FrameworkStyle(Colour.NATIVE, Colour.NATIVE, "o", 8.5),
     "horovod": FrameworkStyle(Colour.HOROVOD, Colour.HOROVODTEXT, "s", 7),
     "lightning": FrameworkStyle(Colour.LIGHTNING, Colour.LIGHTNING, "^", 8.5),
     "accelerate": FrameworkStyle(Colour.ACCELERATE, Colour.ACCELERATETEXT, "D", 6.5),
+    "own": FrameworkStyle(Colour.NATIVE, Colour.NATIVE, "", 0),
+    "random": FrameworkStyle(Colour.MUTED, Colour.MUTED, "", 0),
 }
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",

@@ -21,7 +21,7 @@ from unet_scaling.data.checking import check_folder, sample_folder
 from unet_scaling.data.folder import MANIFEST_NAME, NAMES_HELP, find_pairs, read_manifest, write_manifest
 from unet_scaling.data.order import count_test_images
 from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.config import FRAMEWORKS, PLAIN_NAME, StudyConfig
+from unet_scaling.study.config import FRAMEWORKS, PLAIN_NAME, PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import Criteria, Data, Model, Training
 from unet_scaling.study.study_file import read_study
@@ -243,7 +243,7 @@ def image_choices(arguments: argparse.Namespace, most_workers: int) -> tuple[lis
     covered = f"{share:.1f} % of the pixels; masks hold {sample.mask_values}"
     about = f"{count(len(pairs), 'image')}, mostly {height} x {width}"
     choices = [
-        Choice("data.folder", str(folder.resolve()), about),
+        Choice("data.folder", _plain_path(folder), about),
         Choice("data.image_height", used_height, halved),
         Choice("data.image_width", used_width, padded),
         Choice("data.channels", 3 if in_colour else 1, "as most of the images are"),
@@ -251,11 +251,17 @@ def image_choices(arguments: argparse.Namespace, most_workers: int) -> tuple[lis
         Choice("data.intensity", sample.intensity, f"images use {sample.range}"),
     ]
     if path.parent != folder:
-        choices.append(Choice("data.manifest", str(path.resolve()), "the images' folder is left as it is"))
+        choices.append(Choice("data.manifest", _plain_path(path), "the images' folder is left as it is"))
     if passes > 1:
         why = f"one pass gives {most_workers} workers fewer than {FEWEST_STEPS_PER_EPOCH} steps"
         choices.append(Choice("data.passes_per_epoch", passes, why))
     return choices, batch
+
+
+def _plain_path(folder: Path) -> str:
+    """Return a folder of the project relative to it, as studies write it, and any other as absolute."""
+    path = folder.resolve()
+    return str(path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path)
 
 
 def suggested_size(height: int, width: int) -> tuple[int, int]:
