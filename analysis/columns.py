@@ -1,7 +1,7 @@
 """All tables of a report, a line for each column: of its file, of docs/columns.md and of the page.
 
 python -m analysis.columns --write   write the lists of docs/columns.md, between their marks, and the
-                                            names that no score may have
+                                     names that no score may have
 """
 
 from pathlib import PurePath

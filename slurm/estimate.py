@@ -113,8 +113,7 @@ class ProbedSpeed:
 
     def seconds(self, config: RunConfig) -> float | None:
         """Return the seconds of a run whose workers lose no time to each other; None for other work."""
-        computes_otherwise = config.has_own_task or config.is_emulated or config.is_explained
-        if computes_otherwise or (config.model, config.data) != (self.config.model, self.config.data):
+        if _computes_otherwise(config) or _work_of_a_step(config) != _work_of_a_step(self.config):
             return None
         test = count_test_images(self.images, config.data.test_share)
         every = config.training.evaluate_every
@@ -124,6 +123,17 @@ class ProbedSpeed:
         return self.startup_seconds + images / (self.images_per_second * config.workers)
 
 
+def _computes_otherwise(config: RunConfig) -> bool:
+    """Return whether a run does not train the network of a probe, or more than that."""
+    return config.has_own_task or config.is_emulated or config.is_explained
+
+
+def _work_of_a_step(config: RunConfig) -> tuple[object, ...]:
+    """Return what the seconds of an image depend on."""
+    training = config.training.model_copy(update={"epochs": 1, "evaluate_every": 1, "warmup_epochs": 0})
+    return config.model, config.data, training
+
+
 def run_probe(study: StudyConfig, cores: int, seconds: int = PROBE_SECONDS) -> ProbedSpeed:
     """Time some steps of the study's first configuration on this machine, in a process of its own.
 
@@ -131,6 +141,11 @@ def run_probe(study: StudyConfig, cores: int, seconds: int = PROBE_SECONDS) -> P
     cannot, such as for images that were never checked.
     """
     begin = time.monotonic()
+    config = study.configs()[0]
+    if _computes_otherwise(config):
+        raise UserError(
+            "--probe: own tasks, emulated workers and saliency maps are told by complete runs alone"
+        )
     command = [sys.executable, "-m", "unet_scaling.profile.measure", str(seconds), str(cores)]
     done = subprocess.run(
         command, cwd=PROJECT, input=study.model_dump_json(), capture_output=True, text=True, check=False
@@ -138,7 +153,6 @@ def run_probe(study: StudyConfig, cores: int, seconds: int = PROBE_SECONDS) -> P
     if done.returncode:
         raise UserError(f"--probe: {done.stderr.strip().removeprefix('error: ')}", done.returncode)
     probed = Probed.model_validate_json(done.stdout)
-    config = study.configs()[0]
     steps = count(len(probed.step_seconds), "step")
     return ProbedSpeed(
         config,
@@ -155,7 +169,8 @@ def estimate_text(configs: Sequence[RunConfig], known: KnownSeconds, probe: Prob
     others = [config for config in configs if not known.of_point(config)]
     probed = list(filter(None, map(probe.seconds, others))) if probe else []
     if not measured and not probed:
-        return "duration unknown: no run of these points is complete"
+        cure = "" if probe else "; run --probe estimates it"
+        return f"duration unknown: no run of these points is complete{cure}"
     about, sources = "about", []
     if measured:
         sources.append("the complete runs of the same points")
@@ -165,4 +180,4 @@ def estimate_text(configs: Sequence[RunConfig], known: KnownSeconds, probe: Prob
     told = count(len(measured) + len(probed), "run")
     missing = len(others) - len(probed)
     text = f"{told}: {about} {duration(sum(measured) + sum(probed))} by {' and '.join(sources)}"
-    return f"{text}; not known for {missing} more, whose points have none" if missing else text
+    return f"{text}; not known for {missing} more of other points" if missing else text

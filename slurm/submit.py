@@ -299,7 +299,7 @@ class Submitter:
         if self.budget_node_hours is not None and hours > self.budget_node_hours:
             raise UserError(
                 f"--budget {self.budget_node_hours:g}: these runs may take {hours:.3g} node-hours; nothing "
-                "was submitted. Use fewer repeats, worker counts or epochs, or a shorter limit (time)"
+                "was submitted. Use fewer repeats or worker counts, or a shorter limit (time)"
             )
 
     def _queue(self, jobs: Sequence[BatchJob], refused: Mapping[int, str], room: int) -> None:

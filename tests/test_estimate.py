@@ -53,16 +53,20 @@ def test_a_measured_point_takes_what_its_runs_took_and_a_probe_tells_the_others(
     assert probe.seconds(four) == pytest.approx(seconds)
     told = estimate_text([alone, four], known, probe)
     assert told.startswith(f"2 runs: at least {taken + seconds:.0f} s by the complete runs ")
-    assert estimate_text([alone, four], known).endswith("; not known for 1 more, whose points have none")
-    assert estimate_text([four], known).startswith("duration unknown")
+    assert estimate_text([alone, four], known).endswith("; not known for 1 more of other points")
+    assert estimate_text([four], known).endswith("run --probe estimates it")
 
 
-def test_a_probe_tells_nothing_of_another_network_or_other_images(study: StudyConfig) -> None:
+def test_a_probe_tells_nothing_of_another_network_other_images_or_batches(study: StudyConfig) -> None:
     config = study.configs()[0]
     probe = ProbedSpeed(config, 12, 10.0, 5.0, "a probe")
-    for table, changes in (("model", {"width": 4}), ("data", {"image_height": 64})):
+    others = {"model": {"width": 4}, "data": {"image_height": 64}, "training": {"batch_per_worker": 3}}
+    for table, changes in others.items():
         other = config.model_copy(update={table: getattr(config, table).model_copy(update=changes)})
         assert probe.seconds(other) is None
+    explained = study.model_copy(update={"saliency": {"method": "rise"}})
+    with pytest.raises(UserError, match="told by complete runs alone"):
+        run_probe(explained, 1)
 
 
 def test_the_cost_is_that_of_the_limit(study: StudyConfig) -> None:

@@ -126,6 +126,8 @@ def test_both_files_fit_together(on_site: Path, folder: Path, monkeypatch: pytes
     assert (cluster.gres, cluster.gpus_per_node, cluster.cores_per_worker) == ("gpu:a100", 4, 16)
     assert cluster.max_nodes == 2  # of the node of 8 GPUs there is one
     assert not cluster.pin_cores
+    with pytest.raises(UserError, match=r"--workers: found 9; allowed: up to the 8 for which gpu has room"):
+        call(monkeypatch, "more", "--data", str(on_site), "--workers", "1,9")
 
 
 def test_without_gpus_each_processor_of_a_node_is_a_worker(
@@ -164,6 +166,7 @@ def test_what_does_not_fit_the_cluster_is_refused_and_nothing_is_written(
         ("gpu", ("gpu", 1)),
         ("gpu:4", ("gpu", 4)),
         ("nvme:1,gpu:a100:4(S:0,1)", ("gpu:a100", 4)),
+        ("gpu:a100:no_consume:4,gpu:no_consume:2", ("gpu:a100", 4)),
         ("gpu:1g.20gb:2(S:0),gpu:a100:1(S:1)", ("gpu:1g.20gb", 2)),
         ("shard:8,gpu:h100:0", ("", 0)),
     ],

@@ -100,7 +100,7 @@ def test_loader_processes_are_real_and_on_the_cores_of_one_worker(study: StudyCo
     own_cores = sorted(os.sched_getaffinity(0))
     with open_subject(with_data(study, loading="decode"), 6) as subject, cores_of_one_worker(1):
         note_processes(subject, notes)
-        steps = time_steps(subject, plain_step(subject.config, CPU), CPU, [1, 2], seconds=0.1)
+        steps = time_steps(subject, plain_step(subject.config, CPU), CPU, [1, 2], seconds=9)
     assert (list(steps.prefetched), steps.threads) == ([1, 2], 1)
     cores = [json.loads(note.read_text()) for note in notes.iterdir()]
     assert cores == [own_cores[:1]] * 4  # of this process, and of each loader process
@@ -112,7 +112,9 @@ def test_a_profile_takes_a_sample_leaves_no_cache_and_fits_into_shared_memory(
 ) -> None:
     root = module.default_cache_root()
     before = set(root.iterdir()) if root.is_dir() else set()
-    with open_subject(with_data(study, image_height=[32, 48]), 4) as subject:
+    with open_subject(study, 4) as subject:
+        assert counts_to_try(subject, 7) == ([], [])  # of the cache
+    with open_subject(with_data(study, image_height=[32, 48], loading="decode"), 4) as subject:
         assert subject.cached.images.shape == (4, 32, 32, 1)
         assert any("data.image_height" in note for note in subject.notes)
         assert counts_to_try(subject, 1) == ([1], [])

@@ -45,7 +45,7 @@ NODE_COLUMNS = "%P|%D|%T|%c|%X|%G|%l|%s"
 OUT_OF_SERVICE = ("down", "drain", "fail", "error", "unknown", "inval", "future", "blocked")
 NOT_RESPONDING = "*"
 # The first GPUs of a list such as nvme:1,gpu:a100:4(S:0-1): their type, if any, and their number.
-GPUS = re.compile(r"(?:^|,)gpu(:[^:,(]*[A-Za-z][^:,(]*)?(?::(\d+))?")
+GPUS = re.compile(r"(?:^|,)gpu(:(?!no_consume)[^:,(]*[A-Za-z][^:,(]*)?(?::no_consume)?(?::(\d+))?")
 # Task plugins of Slurm that bind the processes of a step to its cores.
 BINDING_PLUGINS = re.compile(r"^TaskPlugin\s*=.*(affinity|cgroup)", re.MULTILINE)
 # Enough for a first look at speed: one warms up, and three are timed.
@@ -102,6 +102,8 @@ def main() -> None:
         largest = min(len(os.sched_getaffinity(0)), MOST_LOCAL_WORKERS)
         why = f"this machine has room for {largest}"
     if arguments.workers:
+        if max(arguments.workers) > largest and where:
+            raise UserError(f"--workers: found {max(arguments.workers)}; allowed: {why}")
         workers = Choice("workers", arguments.workers, "as asked for")
     else:
         workers = Choice("workers", worker_counts(largest), why)

@@ -29,7 +29,7 @@ LOADING_NAMES: tuple[LoadingName, ...] = get_args(LoadingName)
 
 
 def loading_of(config: RunConfig) -> LoadingName:
-    """Return how throughput and steps load: as the study, or by the cache for images kept on a device."""
+    """Return how steps load: as the study, or by the cache for images kept on a device."""
     return "decode" if config.data.loading == "decode" else "cache"
 
 
@@ -132,12 +132,8 @@ def advice(profile: Profile) -> str:
     if loading_of(profile.config) == "decode":
         cached = _milliseconds(profile.seconds_per_image("cache") * profile.batch)
         remedy = f"data.loading = 'cache' takes {cached} for a batch"
-    elif steps.recommended_processes:
-        shorter = _milliseconds(steps.prefetched[steps.recommended_processes].median)
-        times = f"from {_milliseconds(steps.in_line.median)} to {shorter}"
-        remedy = f"data.loader_workers = {steps.recommended_processes} would shorten a whole step {times}"
     else:
-        remedy = "no number of loader processes on the cores of a worker shortens a step"
+        remedy = "only data.loading = 'device' spares more"
     bound = (
         "input-bound" if steps.input_bound else f"loading is {loading / (loading + compute):.0%} of a step"
     )
@@ -151,7 +147,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def print_profile(profile: Profile) -> None:
-    """Print stages, loader processes, steps, notes and warnings, with the advice last."""
+    """Print stages, steps and notes, with the advice last."""
     width = None if sys.stdout.isatty() else TABLES_WIDTH_CHARACTERS
     console = CleanConsole(highlight=False, soft_wrap=True, width=width)
     data, steps = profile.config.data, profile.steps
@@ -206,7 +202,8 @@ def _sentences(profile: Profile) -> Iterator[str]:
     bound = "yes" if steps.input_bound else "no"
     share = min(1.0, steps.loading_seconds / steps.in_line.median)
     yield f"input-bound: {bound}; loading is {share:.1%} of a step"
-    hideable = min(1.0, steps.hideable_seconds / steps.in_line.median)
-    yield f"loader processes with cores of their own can hide {hideable:.1%} of a step"
-    yield f"recommended data.loader_workers with data.loading = 'decode': {steps.recommended_processes}"
+    if loading == "decode":
+        hideable = min(1.0, steps.hideable_seconds / steps.in_line.median)
+        yield f"loader processes can hide {hideable:.1%} of a step at most: what is shorter by more is noise"
+        yield f"recommended data.loader_workers: {steps.recommended_processes}"
     yield f"advice: {advice(profile)}"

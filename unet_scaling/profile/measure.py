@@ -254,9 +254,11 @@ def load_batch(
 def counts_to_try(subject: Subject, cores: int) -> tuple[list[int], list[str]]:
     """Return 1, 2, 4, ... up to all cores of a worker but one, with notes on what is left out.
 
-    Left out is what shared memory has no room for: where it is full, a process dies of a bus error. Batches
-    may fill half of it.
+    Only images that are decoded at every step take loader processes. Left out is what shared memory has no
+    room for: where it is full, a process dies of a bus error. Batches may fill half of it.
     """
+    if loading_of(subject.config) != "decode":
+        return [], []
     most = min(max(1, cores - 1), MOST_PROCESSES)
     counts = sorted({*(2**power for power in range(most.bit_length())), most})
     batch_bytes = subject.batches.shape[1] * pair_bytes(subject.config.data)
@@ -309,12 +311,15 @@ def time_steps(
 ) -> Steps:
     """Take steps that load in line, then with each of these numbers of loader processes, for equal times."""
     share = seconds / (1 + len(counts))
+    end = time.perf_counter() + seconds
     phases = step_phases(subject, step, device, 0, share)
     in_line = phases.sum(axis=1)
     data_wait = phases[:, Phase.DATA_WAIT]
     host_to_device = phases[:, Phase.HOST_TO_DEVICE]
-    prefetched = {}
+    prefetched: dict[int, Samples] = {}
     for processes in progress(counts, len(counts), "loader processes"):
+        if prefetched and time.perf_counter() > end:
+            break  # many processes take many steps before they are steady
         taken = step_phases(subject, step, device, processes, share).sum(axis=1)
         # Loader processes deliver in turn, so that single steps come in bursts: the mean of a turn counts.
         turns = len(taken) // processes
