@@ -20,6 +20,8 @@ from unet_scaling.study.texts import count, duration
 PROBE_SECONDS = 20
 # A pass that only evaluates spares the backward pass, which computes twice what the forward pass does.
 EVALUATION_SPEED = 3.0
+# Of [training]: they change how many steps there are, or what is learned, and not how long a step takes.
+NOT_OF_A_STEP = {"epochs", "evaluate_every", "learning_rate", "rate_scaling", "schedule", "warmup_epochs"}
 
 
 class KnownSeconds:
@@ -130,8 +132,7 @@ def _computes_otherwise(config: RunConfig) -> bool:
 
 def _work_of_a_step(config: RunConfig) -> tuple[object, ...]:
     """Return what the seconds of an image depend on."""
-    training = config.training.model_copy(update={"epochs": 1, "evaluate_every": 1, "warmup_epochs": 0})
-    return config.model, config.data, training
+    return config.model, config.data, config.training.model_dump(exclude=NOT_OF_A_STEP)
 
 
 def run_probe(study: StudyConfig, cores: int, seconds: int = PROBE_SECONDS) -> ProbedSpeed:
@@ -169,8 +170,7 @@ def estimate_text(configs: Sequence[RunConfig], known: KnownSeconds, probe: Prob
     others = [config for config in configs if not known.of_point(config)]
     probed = list(filter(None, map(probe.seconds, others))) if probe else []
     if not measured and not probed:
-        cure = "" if probe else "; run --probe estimates it"
-        return f"duration unknown: no run of these points is complete{cure}"
+        return "duration unknown: no run of these points is complete"
     about, sources = "about", []
     if measured:
         sources.append("the complete runs of the same points")

@@ -54,7 +54,7 @@ def test_a_measured_point_takes_what_its_runs_took_and_a_probe_tells_the_others(
     told = estimate_text([alone, four], known, probe)
     assert told.startswith(f"2 runs: at least {taken + seconds:.0f} s by the complete runs ")
     assert estimate_text([alone, four], known).endswith("; not known for 1 more of other points")
-    assert estimate_text([four], known).endswith("run --probe estimates it")
+    assert estimate_text([four], known) == "duration unknown: no run of these points is complete"
 
 
 def test_a_probe_tells_nothing_of_another_network_other_images_or_batches(study: StudyConfig) -> None:
@@ -64,6 +64,8 @@ def test_a_probe_tells_nothing_of_another_network_other_images_or_batches(study:
     for table, changes in others.items():
         other = config.model_copy(update={table: getattr(config, table).model_copy(update=changes)})
         assert probe.seconds(other) is None
+    rate = config.training.model_copy(update={"rate_scaling": "none", "learning_rate": 0.5})
+    assert probe.seconds(config.model_copy(update={"training": rate})) == probe.seconds(config)
     explained = study.model_copy(update={"saliency": {"method": "rise"}})
     with pytest.raises(UserError, match="told by complete runs alone"):
         run_probe(explained, 1)

@@ -143,17 +143,21 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_dry_run_estimates_from_complete_runs_of_the_same_points(done: tuple[Path, Path, str]) -> None:
+def test_a_dry_run_estimates_from_complete_runs_of_the_same_points(
+    done: tuple[Path, Path, str], tmp_path: Path
+) -> None:
     study, logs, _ = done
     before = contents(logs)
     more = submit(study, logs, "--dry-run", "--set", "repeats=2", "--force", "horovod-w01-r1")
     assert more.returncode == 0, more.stderr
     assert "8 runs, 5 would start" in more.stdout
+    assert "--probe estimates" not in more.stdout
     assert "horovod-w01-r1: 1 worker, " in more.stdout
     assert re.search(r"about \d+ (s|min) by the complete runs of the same points\n", more.stdout)
     wider = submit(study, logs, "--dry-run", "--set", "workers=[1]", "--set", "frameworks=['horovod']")
     assert "1 run, 0 would start" in wider.stdout
     assert contents(logs) == before
+    assert "--probe estimates" in submit(study, tmp_path, "--dry-run").stdout
 
 
 @pytest.mark.parametrize(

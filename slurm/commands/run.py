@@ -53,6 +53,8 @@ def run_on_this_machine(arguments: argparse.Namespace) -> None:
             plan.show(console)
         if plan.wanted:
             console.print(estimate_text(plan.wanted, plan.known, probe), markup=False)
+            if not probe and not all(map(plan.known.of_point, plan.wanted)):
+                console.print("--probe estimates the time of points without complete runs")
     while arguments.wait_quiet and not arguments.dry_run and not say_whether_quiet(console):
         time.sleep(QUIET_POLL_SECONDS)
     if not arguments.dry_run:
