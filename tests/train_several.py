@@ -28,8 +28,10 @@ def main() -> None:
         worker = os.fork()
         if worker == 0:
             sys.argv = [program, folder]
-            # A worker that is through may begin the next while another serves the last.
-            os.environ["MASTER_PORT"] = str(int(os.environ.get("MASTER_PORT", "0")) + number)
+            # A worker that is through may begin the next while another serves the last. The launch's own port
+            # follows from a process id, and the next test process has one of the next ids.
+            port = int(os.environ.get("MASTER_PORT", "0")) + 100 * number
+            os.environ["MASTER_PORT"] = str(port)
             with Path(folder, "output.log").open("ab") as output:
                 os.dup2(output.fileno(), sys.stdout.fileno())
                 os.dup2(output.fileno(), sys.stderr.fileno())

@@ -43,9 +43,12 @@ class TrainedRuns:
     def __call__(self, config: RunConfig) -> TrainedRun:
         """Return the run; launch it if nobody has."""
         self.together([config])
-        record = read_record(self.folder(config) / RECORD_NAME)
-        assert record.complete, (record.problems, (self.folder(config) / "output.log").read_text())
-        return TrainedRun(self.folder(config), record)
+        folder = self.folder(config)
+        output = (folder / "output.log").read_text()
+        assert (folder / RECORD_NAME).exists(), output
+        record = read_record(folder / RECORD_NAME)
+        assert record.complete, (record.problems, output)
+        return TrainedRun(folder, record)
 
     def folder(self, config: RunConfig) -> Path:
         """Return where the run is, or will be."""
