@@ -165,11 +165,11 @@ def cache_files(folder: Path) -> Sample:
     images = make_images(folder / "data", count=2)
     manifest = read_manifest(images / "manifest.json")
     data = make_point(images).data
-    place = build_cache(manifest, images, data, folder / "cache")
+    place = build_cache(manifest, data, folder / "cache")
 
     def read() -> object:
-        build_cache(manifest, images, data, folder / "cache")
-        opened = open_cache(manifest, images, data, folder / "cache")
+        build_cache(manifest, data, folder / "cache")
+        opened = open_cache(manifest, data, folder / "cache")
         return [np.asarray(array).tolist() for array in (opened.images, opened.masks, opened.boxes)]
 
     return Sample(sorted(place.iterdir()), read)

@@ -21,11 +21,12 @@ from unet_scaling.data.batches import (
     FLIP_ROWS,
     LEFT,
     TOP,
-    Augmentation,
+    augment,
     draw,
 )
 from unet_scaling.data.order import require_enough
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.options import Data
 
 counts = st.integers(1, 16)
 
@@ -123,7 +124,8 @@ def test_bytes_become_floats_on_the_device(channels_last: bool) -> None:
     assert images.dtype == torch.uint8
 
 
-OFF: dict[str, Any] = {"flips": False, "crop": 1.0, "brightness": 0.0, "contrast": 0.0}
+def augmented(**options: Any) -> Data:
+    return Data(folder="none", image_height=8, image_width=12, **options)
 
 
 def pictures(count: int = 3, height: int = 8, width: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
@@ -146,7 +148,7 @@ def draws(**chosen: float) -> npt.NDArray[np.float64]:
 @pytest.mark.parametrize(("name", "axis"), [("flip_rows", 2), ("flip_columns", 3)])
 def test_a_flip_is_exact_for_image_and_mask(name: str, axis: int) -> None:
     images, masks = pictures(1)
-    flipped = Augmentation(**OFF | {"flips": True}).augment(images, masks, draws(**{name: 0.49}))
+    flipped = augment(augmented(augment_flips=True), images, masks, draws(**{name: 0.49}))
     assert torch.equal(flipped[0], images.flip(axis))
     assert torch.equal(flipped[1], masks.flip(axis))
 
@@ -154,15 +156,15 @@ def test_a_flip_is_exact_for_image_and_mask(name: str, axis: int) -> None:
 @pytest.mark.parametrize(("drawn", "first"), [(0.0, 0), (0.999, 2)])
 def test_a_crop_keeps_a_window_of_the_image(drawn: float, first: int) -> None:
     images, masks = pictures(1)
-    found = Augmentation(**OFF | {"crop": 0.75}).augment(images, masks, draws(top=drawn, left=0.0))
+    found = augment(augmented(augment_crop=0.75), images, masks, draws(top=drawn, left=0.0))
     assert torch.equal(found[0], images[:, :, first : first + 6, :9])
     assert torch.equal(found[1], masks[:, :, first : first + 6, :9])
 
 
 def test_brightness_and_contrast_change_images_alone_and_keep_their_range() -> None:
     images, masks = pictures(1)
-    augmentation = Augmentation(**OFF | {"brightness": 0.2, "contrast": 0.5})
-    found = augmentation.augment(images, masks, draws(brightness=1.0, contrast=0.0))
+    data = augmented(augment_brightness=0.2, augment_contrast=0.5)
+    found = augment(data, images, masks, draws(brightness=1.0, contrast=0.0))
     assert torch.allclose(found[0], ((images - 0.5) * 0.5 + 0.7).clamp(0, 1))
     assert found[1] is masks
 
@@ -171,7 +173,7 @@ def test_brightness_and_contrast_change_images_alone_and_keep_their_range() -> N
 def test_a_layout_is_kept(layout: torch.memory_format) -> None:
     images, masks = pictures()
     images = torch.cat([images] * 3, dim=1).contiguous(memory_format=layout)
-    found = Augmentation(**OFF | {"crop": 0.75}).augment(images, masks, draw(1, 2, np.arange(3)))[0]
+    found = augment(augmented(augment_crop=0.75), images, masks, draw(1, 2, np.arange(3)))[0]
     assert found.is_contiguous(memory_format=layout)
 
 

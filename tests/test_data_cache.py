@@ -33,7 +33,7 @@ from unet_scaling.study.options import Data
 folder, root = Path(sys.argv[1]), Path(sys.argv[2])
 Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 data = Data(folder=str(folder), image_height=16, image_width=16)
-images.build_cache(read_manifest(folder / "manifest.json"), folder, data, root)
+images.build_cache(read_manifest(folder / "manifest.json"), data, root)
 """
 
 
@@ -56,8 +56,8 @@ def test_pixels_arrive_unchanged_within_their_padding_and_are_mapped(
     folder: Path, root: Path, manifest: Manifest
 ) -> None:
     data = options(folder, image_height=20)
-    build_cache(manifest, folder, data, root)
-    found = open_cache(manifest, folder, data, root)
+    build_cache(manifest, data, root)
+    found = open_cache(manifest, data, root)
     assert found.boxes.tolist() == [[4, 0, 12, 16]] * 5
     np.testing.assert_array_equal(found.images[3, 4:16, :, 0], noise(seed=3))
     assert found.images[:, :4].max() == found.images[:, 16:].max() == 0
@@ -87,10 +87,10 @@ def test_all_that_changes_a_pixel_has_its_own_cache_and_nothing_else(
 
 def test_a_finished_cache_is_not_built_again(folder: Path, root: Path, manifest: Manifest) -> None:
     data = options(folder)
-    images = build_cache(manifest, folder, data, root) / "images.npy"
+    images = build_cache(manifest, data, root) / "images.npy"
     before = images.stat().st_mtime_ns
     (folder / "images" / "p0.png").unlink()
-    assert build_cache(manifest, folder, data, root) == images.parent
+    assert build_cache(manifest, data, root) == images.parent
     assert images.stat().st_mtime_ns == before
 
 
@@ -102,13 +102,13 @@ def test_the_slower_of_two_builders_keeps_what_the_faster_made(
 
     def overtaken(*arguments: Any) -> None:
         monkeypatch.setattr(module, "_write_arrays", write_arrays)
-        build_cache(manifest, folder, data, root)
+        build_cache(manifest, data, root)
         write_arrays(*arguments)
 
     monkeypatch.setattr(module, "_write_arrays", overtaken)
-    place = build_cache(manifest, folder, data, root)
+    place = build_cache(manifest, data, root)
     assert sorted(path.name for path in root.iterdir()) == [place.name]
-    open_cache(manifest, folder, data, root)
+    open_cache(manifest, data, root)
 
 
 def test_a_killed_builder_leaves_nothing_that_passes_for_a_cache(
@@ -120,15 +120,15 @@ def test_a_killed_builder_leaves_nothing_that_passes_for_a_cache(
     assert subprocess.run(command, cwd=PROJECT).returncode == -signal.SIGKILL
     data = options(folder)
     with pytest.raises(UserError) as caught:
-        open_cache(manifest, folder, data, root)
+        open_cache(manifest, data, root)
     assert refused(caught, 65, cache_path(manifest, data, root), folder)
     (left,) = root.iterdir()
     for age_hours, remains in ((23, True), (25, False)):
         then = time.time() - age_hours * 3600
         os.utime(left, (then, then))
-        place = build_cache(manifest, folder, data, root)
+        place = build_cache(manifest, data, root)
         assert left.exists() == remains
-        open_cache(manifest, folder, data, root)
+        open_cache(manifest, data, root)
         shutil.rmtree(place)
 
 
@@ -139,11 +139,11 @@ def test_files_that_changed_since_the_check_are_not_used(
     path = folder / "masks" / "p1.png"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(UserError) as caught:
-        build_cache(manifest, folder, options(folder), root)
+        build_cache(manifest, options(folder), root)
     assert refused(caught, 65, path, f"data check {folder}")
     assert list(root.iterdir()) == []
     save(folder / "images" / "p2.png", noise(16, 16))
-    images = DecodedImages(manifest, folder, options(folder))
+    images = DecodedImages(manifest, options(folder))
     with pytest.raises(UserError) as caught:
         images.gather(np.array([2]))
     assert refused(caught, 65, folder / "images" / "p2.png", "16 x 16")
@@ -154,7 +154,7 @@ def test_a_damaged_cache_is_refused_with_its_place(
     folder: Path, root: Path, manifest: Manifest, damage: str
 ) -> None:
     data = options(folder)
-    path = build_cache(manifest, folder, data, root) / "masks.npy"
+    path = build_cache(manifest, data, root) / "masks.npy"
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-1])
     elif damage == "other shape":
@@ -164,7 +164,7 @@ def test_a_damaged_cache_is_refused_with_its_place(
     else:
         path.unlink()
     with pytest.raises(UserError) as caught:
-        open_cache(manifest, folder, data, root)
+        open_cache(manifest, data, root)
     assert refused(caught, 65, path.parent, "rename it")
 
 
@@ -173,9 +173,9 @@ def test_another_foreground_rule_than_that_of_the_check_is_refused(
 ) -> None:
     data = options(folder, foreground="255")
     with pytest.raises(UserError, match=r"data\.foreground"):
-        build_cache(manifest, folder, data, root)
+        build_cache(manifest, data, root)
     with pytest.raises(UserError, match=r"data\.foreground"):
-        DecodedImages(manifest, folder, data)
+        DecodedImages(manifest, data)
 
 
 @pytest.mark.parametrize("fault", ["unwritable", "fills up", "too small"])
@@ -195,7 +195,7 @@ def test_a_disk_without_room_is_named_with_the_variable_and_holds_nothing(
     else:
         monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=5 * 16 * (16 + 2) - 1))
     with pytest.raises(UserError) as caught:
-        build_cache(manifest, folder, options(folder), root)
+        build_cache(manifest, options(folder), root)
     assert refused(caught, 2, root, "UNET_SCALING_CACHE")
     assert fault == "unwritable" or list(root.iterdir()) == []
 

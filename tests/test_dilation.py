@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +34,7 @@ from unet_scaling.group.processor_quota import (
     quota_of_cores,
     throttled_seconds,
 )
-from unet_scaling.measure.counters import QuotaMeter
+from unet_scaling.measure.counters import read_counters, undilated
 from unet_scaling.run.checkpoint import require_same_facts
 from unet_scaling.study import dilation as dilation_module
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, horovod_environment
@@ -221,20 +222,18 @@ def test_facts_of_an_epoch_are_those_of_the_machine_that_is_stood_for(
     """Ready for 6 seconds of this machine is 1.5 of that one, of which the thread ran for one."""
     statistics = tmp_path / "cpu.stat"
     statistics.write_text("throttled_time 1000000000\n")
-    meter = QuotaMeter(ProcessorQuota(tmp_path, cores=1, processors=2))
-    meter.begin()
+    quota = ProcessorQuota(tmp_path, cores=1, processors=2)
+    before = replace(read_counters(quota), process_seconds=1.0, children_seconds=0.0)
     statistics.write_text("throttled_time 3000000000\n")
-    meter.end()
-    facts = meter.undilated(cpu_facts(), 1.3)
+    after = replace(read_counters(quota), process_seconds=2.3, children_seconds=0.0)
+    facts = undilated(cpu_facts(), before, after, quota)
     assert facts.training_runqueue_seconds == pytest.approx(0.5)
     assert facts.other_seconds is None
     assert facts.quota is not None
     assert (facts.quota.used_seconds, facts.quota.throttled_seconds, facts.quota.processors) == (1.3, 0.5, 2)
     # A machine that does not say how busy it was is not called idle.
     monkeypatch.setattr(watchdog, "CORES", tmp_path / "none")
-    meter.begin()
-    meter.end()
-    assert meter.undilated(cpu_facts(), 1.3).quota is None
+    assert undilated(cpu_facts(), before, read_counters(quota), quota).quota is None
 
 
 def slowed_record(folder: Path, cores: int = 1, training_share: float = 0.1, **quota: float) -> Record:

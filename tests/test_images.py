@@ -83,10 +83,10 @@ def test_what_the_command_accepts_is_what_training_gets(
     call("check", tmp_path, monkeypatch=monkeypatch)
     manifest = read_manifest(tmp_path / "manifest.json")
     with pytest.raises(UserError, match=r"data\.intensity: found 'dtype'; allowed: 'image'"):
-        build_cache(manifest, tmp_path, options(tmp_path), tmp_path / "cache")
+        build_cache(manifest, options(tmp_path), tmp_path / "cache")
     data = options(tmp_path, intensity="image", image_height=18, image_width=21, channels=3)
-    build_cache(manifest, tmp_path, data, tmp_path / "cache")
-    cached = open_cache(manifest, tmp_path, data, tmp_path / "cache")
+    build_cache(manifest, data, tmp_path / "cache")
+    cached = open_cache(manifest, data, tmp_path / "cache")
     for (encoding, pixels), image in zip(read, cached.images, strict=True):
         if pixels.shape[:2] == (18, 21):
             values = np.broadcast_to(np.atleast_3d(pixels).astype(float), image.shape)

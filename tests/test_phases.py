@@ -135,9 +135,9 @@ def test_a_long_epoch_is_gathered_in_blocks_to_the_same_sums(
     monkeypatch.setattr(epoch_meter, "MOST_GATHERED", most)
     meter, seconds = measured(model())
     measures = meter.measures(3, seconds)
-    assert measures.budget is not None
-    assert measures.budget.worker_sums() == pytest.approx([seconds], abs=1e-7)
-    assert measures.budget.wire_seconds == pytest.approx(measures.budget.sync_seconds[0], abs=1e-8)
+    assert measures["budget"] is not None
+    assert measures["budget"].worker_sums() == pytest.approx([seconds], abs=1e-7)
+    assert measures["budget"].wire_seconds == pytest.approx(measures["budget"].sync_seconds[0], abs=1e-8)
     table, _ = table_of(meter.steps_file())
     assert (table["epoch"], table["step"]) == ([3] * 5, [0, 1, 2, 3, 4])
     phases = np.full((5, len(Phase)), 0.01)

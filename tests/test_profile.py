@@ -17,10 +17,10 @@ from tests.studies import tiny_study
 from unet_scaling.data import images as module
 from unet_scaling.data.batches import to_device
 from unet_scaling.data.pixels import decode
+from unet_scaling.measure.epoch_meter import PartClock
 from unet_scaling.profile.__main__ import main
 from unet_scaling.profile.findings import Samples, Steps
 from unet_scaling.profile.measure import (
-    StageClock,
     Subject,
     cores_of_one_worker,
     counts_to_try,
@@ -75,8 +75,8 @@ def test_the_stages_load_what_training_loads_and_a_delay_is_in_its_own(
     with open_subject(study, 4) as subject:
         for indices in subject.batches:
             for source, staged in (
-                (subject.decoded, load_batch(subject, "decode", indices, StageClock(CPU))),
-                (subject.cached, load_batch(subject, "cache", indices, StageClock(CPU))),
+                (subject.decoded, load_batch(subject, "decode", indices, PartClock(CPU))),
+                (subject.cached, load_batch(subject, "cache", indices, PartClock(CPU))),
             ):
                 expected = to_device(*source.gather(indices), CPU, channels_last=True)
                 for found, wanted in zip(staged, expected, strict=True):

@@ -28,9 +28,10 @@ from unet_scaling.explain.checks import (
     trial_of,
     untrained,
 )
-from unet_scaling.explain.maps import MapFiles, MapMaker, PhaseSeconds, image_names, make_maps, region_scores
+from unet_scaling.explain.maps import MapFiles, MapMaker, image_names, make_maps, region_scores
 from unet_scaling.explain.masks import MaskStore, mask_chunks, method_of
 from unet_scaling.group.group import single_worker
+from unet_scaling.measure.epoch_meter import PartClock
 from unet_scaling.model import UNet
 from unet_scaling.run.training_state import weights_sha256
 from unet_scaling.study.errors import EXIT_BUG, UserError
@@ -177,7 +178,7 @@ def test_a_prediction_that_is_not_finite_ends_the_run(images: Path, weights: Pat
     for split in ("images", "masks"):
         done: list[int] = []
         with pytest.raises(UserError, match="is not finite"):
-            make_maps(maker, [0, 1], split, PhaseSeconds(torch.device("cpu")), done.append)
+            make_maps(maker, [0, 1], split, PartClock(torch.device("cpu")), done.append)
         # Workers that share out images come to the same safe points, whichever of them failed.
         assert done == ([1, 2] if split == "images" else [])
 

@@ -99,7 +99,7 @@ def train_epoch(
         loss=mean_loss,
         learning_rate=float(step.optimizer.param_groups[0]["lr"]),
         warmup=safe_points.is_first(epoch),
-        **vars(meter.measures(epoch, own_seconds)),
+        **meter.measures(epoch, own_seconds),
     )
 
 

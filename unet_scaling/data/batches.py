@@ -14,7 +14,7 @@ import os
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from multiprocessing import forkserver, resource_tracker
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from unet_scaling.data.images import PackedBatch, Verification
 from unet_scaling.data.order import Indices, Split, epoch_order, test_share_of_worker, worker_batches
@@ -216,11 +216,11 @@ class ImageData(RunData):
         return ImageBatch(*to_device(*packed, self.group.device, self.config.training.channels_last))
 
     def _transformed(self, batch: ImageBatch, epoch: int, indices: Indices, clock: Clock) -> ImageBatch:
-        augmentation = Augmentation.of(self.config.data)
-        if augmentation.is_off:
+        data = self.config.data
+        if not data.is_augmented:
             return batch
         draws = draw(self.config.seed, epoch, indices)
-        augmented = ImageBatch(*augmentation.augment(batch.images, batch.masks, draws))
+        augmented = ImageBatch(*augment(data, batch.images, batch.masks, draws))
         clock.mark(Phase.HOST_TO_DEVICE)
         return augmented
 
@@ -263,50 +263,35 @@ def shifted_out(packed: Tensor, width: int) -> Tensor:
     return bits.flatten(-2)[..., :width]
 
 
-@dataclass(frozen=True)
-class Augmentation:
-    """Random flips, crop, brightness and contrast of a batch, computed on the device of the batch.
+def augment(data: Data, images: Tensor, masks: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+    """Augment float32 images [b, C, H, W] of 0..1 and masks [b, 1, H, W], with a row of `draws` each.
 
-    The result is a pure function of (seed, epoch, image): the same under all frameworks, at any number of
-    workers, in any batch, and in a resumed run. Flips and crops move pixels and compute none, so that a mask
-    stays a mask; brightness and contrast change images alone.
+    By random flips, crop, brightness and contrast, on the device of the batch. The result is a pure function
+    of (seed, epoch, image): the same under all frameworks, at any number of workers, in any batch, and in a
+    resumed run. Flips and crops move pixels and compute none, so that a mask stays a mask; brightness and
+    contrast change images alone.
     """
+    if data.augment_flips or data.augment_crop < 1:
+        height, width = images.shape[2:]
+        rows = _kept(data, height, draws[:, TOP], draws[:, FLIP_ROWS])
+        columns = _kept(data, width, draws[:, LEFT], draws[:, FLIP_COLUMNS])
+        images = _select(images, rows, columns)
+        masks = _select(masks, rows, columns)
+    if data.augment_brightness or data.augment_contrast:
+        # Draws of 0..1 become -1..1.
+        shift = _per_image(data.augment_brightness * (2 * draws[:, BRIGHTNESS] - 1), images)
+        gain = _per_image(1 + data.augment_contrast * (2 * draws[:, CONTRAST] - 1), images)
+        images = ((images - MIDDLE_GREY) * gain + (MIDDLE_GREY + shift)).clamp_(0, 1)
+    return images, masks
 
-    flips: bool
-    crop: float
-    brightness: float
-    contrast: float
 
-    @classmethod
-    def of(cls, data: Data) -> "Augmentation":
-        return cls(data.augment_flips, data.augment_crop, data.augment_brightness, data.augment_contrast)
-
-    @property
-    def is_off(self) -> bool:
-        return not self.flips and self.crop == 1 and self.brightness == 0 and self.contrast == 0
-
-    def augment(self, images: Tensor, masks: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-        """Augment float32 images [b, C, H, W] of 0..1 and masks [b, 1, H, W], with a row of `draws` each."""
-        if self.flips or self.crop < 1:
-            height, width = images.shape[2:]
-            rows = self._kept(height, draws[:, TOP], draws[:, FLIP_ROWS])
-            columns = self._kept(width, draws[:, LEFT], draws[:, FLIP_COLUMNS])
-            images = _select(images, rows, columns)
-            masks = _select(masks, rows, columns)
-        if self.brightness or self.contrast:
-            # Draws of 0..1 become -1..1.
-            shift = _per_image(self.brightness * (2 * draws[:, BRIGHTNESS] - 1), images)
-            gain = _per_image(1 + self.contrast * (2 * draws[:, CONTRAST] - 1), images)
-            images = ((images - MIDDLE_GREY) * gain + (MIDDLE_GREY + shift)).clamp_(0, 1)
-        return images, masks
-
-    def _kept(self, length: int, offset: Draws, flip: Draws) -> Tensor:
-        """Return the rows, or columns, [b, kept] of each image that are kept, in their new order."""
-        kept = max(1, round(self.crop * length))
-        first = (offset * (length - kept + 1)).astype(np.int64)
-        numbers = first[:, None] + np.arange(kept)
-        flipped = (flip < FLIP_PROBABILITY) & self.flips
-        return torch.from_numpy(np.where(flipped[:, None], numbers[:, ::-1], numbers))
+def _kept(data: Data, length: int, offset: Draws, flip: Draws) -> Tensor:
+    """Return the rows, or columns, [b, kept] of each image that are kept, in their new order."""
+    kept = max(1, round(data.augment_crop * length))
+    first = (offset * (length - kept + 1)).astype(np.int64)
+    numbers = first[:, None] + np.arange(kept)
+    flipped = (flip < FLIP_PROBABILITY) & data.augment_flips
+    return torch.from_numpy(np.where(flipped[:, None], numbers[:, ::-1], numbers))
 
 
 def draw(seed: int, epoch: int, images: Indices) -> Draws:
@@ -333,18 +318,13 @@ def _select(maps: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return selected if channels_last else selected.clone(memory_format=torch.contiguous_format)
 
 
-class MapStyleData(Protocol):
-    """A map-style data set: `samples[i]`, tensors and numbers in any nest, is a pure function of i."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Any: ...  # noqa: ANN401
-
-
 class SampleSource:
-    """Training samples, and behind them the test samples, under one numbering."""
+    """Training samples, and behind them the test samples, under one numbering.
 
-    def __init__(self, train: MapStyleData, test: MapStyleData, collate: Collate = default_collate) -> None:
+    Both are map-style data sets: `samples[i]`, tensors and numbers in any nest, is a pure function of i.
+    """
+
+    def __init__(self, train: Sequence[Any], test: Sequence[Any], collate: Collate = default_collate) -> None:
         self._train = train
         self._test = test
         self._collate = collate
@@ -462,13 +442,13 @@ class Prefetcher:
     """Loader processes that gather the batches of one source, in the order in which they are requested."""
 
     def __init__(self, source: Source, processes: int) -> None:
-        self._order = _Order()
+        self._requested: list[Indices] = []
         cores = os.sched_getaffinity(0)
         _start_forkserver_with_signals_blocked(STOP_SIGNALS)
         self._loader: DataLoader[Any] = DataLoader(
             _Gathered(source),
             batch_size=None,
-            sampler=self._order,
+            sampler=self._requested,
             num_workers=processes,
             collate_fn=_identity,
             worker_init_fn=partial(_stay_on, cores),
@@ -480,7 +460,7 @@ class Prefetcher:
 
     def batches(self, order: Iterable[Indices]) -> Iterator[Batch]:
         """Yield the batch of each entry [b] of `order`; raises UserError as the source does."""
-        self._order.batches = order
+        self._requested[:] = order
         for batch in self._loader:
             if isinstance(batch, _Failure):
                 raise UserError(*batch)
@@ -492,14 +472,6 @@ class _Failure(NamedTuple):
 
     text: str
     exit_code: int
-
-
-class _Order(Sampler[Indices]):
-    def __init__(self) -> None:
-        self.batches: Iterable[Indices] = ()
-
-    def __iter__(self) -> Iterator[Indices]:
-        return iter(self.batches)
 
 
 class _Gathered(Dataset[Any]):

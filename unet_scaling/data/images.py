@@ -83,18 +83,17 @@ LARGEST_SHARE = 0.5
 class DecodedImages:
     """All images of a data set, decoded from their files at every access; nothing is kept."""
 
-    def __init__(self, manifest: Manifest, folder: Path, data: Data) -> None:
+    def __init__(self, manifest: Manifest, data: Data) -> None:
         """Raise UserError (2) for a data.intensity or data.foreground that is not for these files."""
         manifest.require_options(data)
         self._manifest = manifest
-        self._folder = folder
         self._data = data
         self.boxes = padding_boxes(manifest, data)
 
     def gather(self, indices: Indices) -> PackedBatch:
         """Return a batch as `ImageSource.gather` does."""
         pairs = [self._manifest.pairs[index] for index in indices]
-        return collate([load_pair(self._folder, self._data, pair) for pair in pairs])
+        return collate([load_pair(self._data, pair) for pair in pairs])
 
 
 def padding_boxes(manifest: Manifest, data: Data) -> npt.NDArray[np.int32]:
@@ -103,30 +102,31 @@ def padding_boxes(manifest: Manifest, data: Data) -> npt.NDArray[np.int32]:
     return np.array([fitted_box(pair.height, pair.width, *size) for pair in manifest.pairs], np.int32)
 
 
-def load_pair(folder: Path, data: Data, pair: PairEntry, verified: bool = False) -> tuple[Bytes, Bytes]:
+def load_pair(data: Data, pair: PairEntry, verified: bool = False) -> tuple[Bytes, Bytes]:
     """Return image [height, width, channels] and mask [height, width] of 0 and 1, at the study's size.
 
     Raises UserError (65) for files that are not those of the manifest; `verified` compares checksums.
     """
-    contents = read_pair(folder, pair)
+    contents = read_pair(data, pair)
     if verified:
-        paths = pair_paths(folder, pair)
+        paths = pair_paths(data, pair)
         for path, content, entry in zip(paths, contents, (pair.image, pair.mask), strict=True):
             digest = hashlib.sha256(content).hexdigest()
             if digest != entry.sha256:
                 found = f"changed since the manifest was made (SHA-256 {digest[:SHOWN_DIGEST_CHARACTERS]}...)"
                 raise UserError(f"{path}: {found}; run {_check(data)}", EXIT_BAD_DATA)
-    return fit_pair(data, *convert_pair(folder, data, pair, *decode_pair(folder, data, pair, *contents)))
+    return fit_pair(data, *convert_pair(data, pair, *decode_pair(data, pair, *contents)))
 
 
-def pair_paths(folder: Path, pair: PairEntry) -> tuple[Path, Path]:
+def pair_paths(data: Data, pair: PairEntry) -> tuple[Path, Path]:
     """Return the files of image and mask."""
+    folder = Path(data.folder)
     return folder / IMAGES_FOLDER / pair.image.name, folder / MASKS_FOLDER / pair.mask.name
 
 
-def read_pair(folder: Path, pair: PairEntry) -> tuple[bytes, bytes]:
+def read_pair(data: Data, pair: PairEntry) -> tuple[bytes, bytes]:
     """Return the bytes of both files."""
-    image_path, mask_path = pair_paths(folder, pair)
+    image_path, mask_path = pair_paths(data, pair)
     return read_bytes(image_path), read_bytes(mask_path)
 
 
@@ -134,11 +134,9 @@ def _check(data: Data) -> str:
     return check_again(data.folder, data.foreground, data.manifest_path)
 
 
-def decode_pair(
-    folder: Path, data: Data, pair: PairEntry, image: bytes, mask: bytes
-) -> tuple[Pixels, Pixels]:
+def decode_pair(data: Data, pair: PairEntry, image: bytes, mask: bytes) -> tuple[Pixels, Pixels]:
     """Return the pixels of both files as they are stored, [h, w, 1 to 4]."""
-    image_path, mask_path = pair_paths(folder, pair)
+    image_path, mask_path = pair_paths(data, pair)
     decoded = decode(image_path, image), decode(mask_path, mask, mask=True)
     for path, pixels in zip((image_path, mask_path), decoded, strict=True):
         if pixels.shape[:2] != (pair.height, pair.width):
@@ -147,11 +145,9 @@ def decode_pair(
     return decoded
 
 
-def convert_pair(
-    folder: Path, data: Data, pair: PairEntry, image: Pixels, mask: Pixels
-) -> tuple[Bytes, Bytes]:
+def convert_pair(data: Data, pair: PairEntry, image: Pixels, mask: Pixels) -> tuple[Bytes, Bytes]:
     """Return the uint8 image [h, w, channels], and the mask [h, w] as 0 and 1 by the foreground rule."""
-    _, mask_path = pair_paths(folder, pair)
+    _, mask_path = pair_paths(data, pair)
     foreground = foreground_of(mask_path, mask, data)
     if np.count_nonzero(foreground) != pair.foreground_pixels:
         found = "its foreground is not that of the manifest"
@@ -249,7 +245,7 @@ def verification_of_files(manifest: Manifest, data: Data, index: int, count: int
     """Return the verification of each `count`-th pair from `index` on: the share of one worker of a host."""
     digests = {}
     for pair in manifest.pairs[index::count]:
-        for path, entry in zip(pair_paths(Path(data.folder), pair), (pair.image, pair.mask), strict=True):
+        for path, entry in zip(pair_paths(data, pair), (pair.image, pair.mask), strict=True):
             digests[path] = entry.sha256
     cure = f"bring the file back, or run {_check(data)}"
     return Verification(digests, cure)
@@ -337,7 +333,7 @@ def pair_bytes(data: Data) -> int:
     return data.image_height * (data.image_width * data.channels + packed_width(data.image_width))
 
 
-def build_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) -> Path:
+def build_cache(manifest: Manifest, data: Data, cache_root: Path) -> Path:
     """Decode every image once, unless that was done before; return the finished cache's folder.
 
     Several processes may call this at a time: the first to finish wins, and a process that is killed
@@ -357,7 +353,7 @@ def build_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) 
         if free < needed:
             sizes = f"the decoded images take {needed / 2**20:.0f} MiB, {free / 2**20:.0f} MiB are free"
             raise UserError(f"{cache_root}: {sizes}; {CURE_OF_DISK}, or data.loading = 'decode'")
-        _build(manifest, folder, data, cache)
+        _build(manifest, data, cache)
     except OSError as error:
         raise cannot_be_kept(cache_root, error) from None
     return cache
@@ -399,10 +395,10 @@ def _remove_abandoned(cache_root: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _build(manifest: Manifest, folder: Path, data: Data, cache: Path) -> None:
+def _build(manifest: Manifest, data: Data, cache: Path) -> None:
     building = Path(tempfile.mkdtemp(prefix=BUILDING_PREFIX, dir=cache.parent))
     try:
-        _write_arrays(manifest, folder, data, building)
+        _write_arrays(manifest, data, building)
         facts = _ingredients(manifest, data) | {"arrays": _digests(building)}
         write_json_with_checksum(building / FACTS_NAME, facts)
         building.rename(cache)
@@ -413,8 +409,8 @@ def _build(manifest: Manifest, folder: Path, data: Data, cache: Path) -> None:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _write_arrays(manifest: Manifest, folder: Path, data: Data, building: Path) -> None:
-    load = partial(load_pair, folder, data, verified=True)
+def _write_arrays(manifest: Manifest, data: Data, building: Path) -> None:
+    load = partial(load_pair, data, verified=True)
     image_shape, mask_shape = _shapes(manifest, data)
     with (
         _open_array(building / "images.npy", image_shape) as images,
@@ -443,7 +439,7 @@ def _shapes(manifest: Manifest, data: Data) -> list[tuple[int, ...]]:
     return [(*rows, data.image_width, data.channels), (*rows, packed_width(data.image_width))]
 
 
-def open_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) -> CachedImages:
+def open_cache(manifest: Manifest, data: Data, cache_root: Path) -> CachedImages:
     """Map a finished cache into memory; UserError (65) where there is none or it is not whole.
 
     The arrays, and the boxes themselves, have to be as data and options want them.
@@ -453,7 +449,8 @@ def open_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) -
         cached = CachedImages.map(cache)
     except (OSError, ValueError) as error:
         cure = "rename it to build it again"
-        raise UserError(f"{cache}: no sound cache of {folder} ({error}); {cure}", EXIT_BAD_DATA) from None
+        found = f"no sound cache of {data.folder} ({error})"
+        raise UserError(f"{cache}: {found}; {cure}", EXIT_BAD_DATA) from None
     expected = [*_shapes(manifest, data), (len(manifest.pairs), 4)]
     shapes = [array.shape for array in (cached.images, cached.masks, cached.boxes)]
     if shapes != expected or not np.array_equal(cached.boxes, padding_boxes(manifest, data)):

@@ -28,13 +28,13 @@ from unet_scaling.data.folder import read_manifest
 from unet_scaling.explain.masks import Doubles, MaskStore, Method
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
-from unet_scaling.measure.epoch_meter import synchronized_seconds
+from unet_scaling.measure.epoch_meter import PartClock
 from unet_scaling.model import UNet
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, UserError
 from unet_scaling.study.files import read_verified, remove_unfinished, write_atomically, write_verified
 from unet_scaling.study.progress import progress
-from unet_scaling.study.record_lines import SALIENCY_FOLDER, SALIENCY_ORIGIN_NAME, SaliencyPhases
+from unet_scaling.study.record_lines import SALIENCY_FOLDER, SALIENCY_ORIGIN_NAME
 from unet_scaling.study.saliency import (
     SALIENCY_MANIFEST_NAME,
     SCORES,
@@ -165,28 +165,6 @@ def region_scores(logits: Tensor, region: Tensor) -> Doubles:
     scores = torch.stack([probability / region.sum(), common.double() / either], dim=1)
     found: Doubles = scores.cpu().numpy()
     return found
-
-
-class PhaseSeconds:
-    """Seconds of a worker by phase, from the moment it is made; what no phase covers is other."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._seconds = {name: 0.0 for name in SaliencyPhases.model_fields if name != "other"}
-        self._began = synchronized_seconds(device)
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Count what runs inside as this phase; phases do not overlap. KeyError for a name that is none."""
-        began = synchronized_seconds(self._device)
-        yield
-        self._seconds[name] += synchronized_seconds(self._device) - began
-
-    def stop(self) -> SaliencyPhases:
-        """Return the seconds of all phases until now."""
-        total = synchronized_seconds(self._device) - self._began
-        other = max(0.0, total - sum(self._seconds.values()))
-        return SaliencyPhases(**self._seconds, other=other)
 
 
 class MapFiles:
@@ -346,7 +324,7 @@ def image_names(config: RunConfig, data: ImageData) -> list[str]:
 
 
 def make_maps(
-    maker: MapMaker, positions: Sequence[int], split: str, clock: PhaseSeconds, after_each: AfterEach
+    maker: MapMaker, positions: Sequence[int], split: str, clock: PartClock, after_each: AfterEach
 ) -> None:
     """Make the maps of these test images; all workers call `after_each` equally often.
 
@@ -389,27 +367,27 @@ def take_turns(
     group.run_on_all(raise_own_problem)
 
 
-def _make_alone(maker: MapMaker, position: int, clock: PhaseSeconds) -> None:
-    with clock.phase("forward"):
+def _make_alone(maker: MapMaker, position: int, clock: PartClock) -> None:
+    with clock.part("forward"):
         clean = maker.clean(position)
         if clean.is_empty:
             return
         perturbed = maker.scores(clean, 0, 1)
-    with clock.phase("weighting"):
+    with clock.part("weighting"):
         saliency = maker.weighed(clean, perturbed)
-    with clock.phase("files"):
+    with clock.part("files"):
         maker.files.write_map(position, saliency)
 
 
-def _make_together(maker: MapMaker, position: int, clock: PhaseSeconds) -> None:
+def _make_together(maker: MapMaker, position: int, clock: PartClock) -> None:
     group = maker.data.group
 
     def sum_over_workers(own: Doubles) -> Doubles:
-        with clock.phase("sum"), blocking:
+        with clock.part("sum"), blocking:
             total: Doubles = group.sum_over_workers(torch.from_numpy(own).to(group.device)).cpu().numpy()
         return total
 
-    with clock.phase("forward"):
+    with clock.part("forward"):
         clean: CleanImage | None = None
         own_scores = np.zeros((maker.masks.count, len(SCORES)))
         try:
@@ -425,7 +403,7 @@ def _make_together(maker: MapMaker, position: int, clock: PhaseSeconds) -> None:
         raise maker.not_finite(position)
     if empty.any():
         return
-    with clock.phase("weighting"):
+    with clock.part("weighting"):
         # The rows of the map that are this worker's, and zeros elsewhere.
         height = maker.masks.height
         top, bottom = (height * rank // group.size for rank in (group.rank, group.rank + 1))
@@ -435,7 +413,7 @@ def _make_together(maker: MapMaker, position: int, clock: PhaseSeconds) -> None:
         own_sums[:, top:bottom] = own_rows
     sums = sum_over_workers(own_sums)
     if maker.own([position]):
-        with clock.phase("weighting"):
+        with clock.part("weighting"):
             saliency = maker.method.finish(sums)
-        with clock.phase("files"):
+        with clock.part("files"):
             maker.files.write_map(position, saliency)

@@ -14,7 +14,6 @@ from unet_scaling.explain.maps import (
     ARITHMETIC,
     MapFiles,
     MapMaker,
-    PhaseSeconds,
     explained_network,
     image_names,
     make_maps,
@@ -24,7 +23,7 @@ from unet_scaling.explain.masks import MaskStore, mask_chunks, method_of
 from unet_scaling.group.group import Group
 from unet_scaling.group.worker import keep_memory
 from unet_scaling.measure.counters import peak_memory_bytes
-from unet_scaling.measure.epoch_meter import synchronized_seconds
+from unet_scaling.measure.epoch_meter import PartClock, synchronized_seconds
 from unet_scaling.run.recorder import Recorder
 from unet_scaling.run.training_state import weights_sha256
 from unet_scaling.study.config import RunConfig
@@ -123,8 +122,9 @@ class ExplainedRun:
         height, width = self._config.data.image_height, self._config.data.image_width
         network = explained_network(self._model, self._config)
         self._group.wait_for_all()
-        clock = PhaseSeconds(self._group.device)
-        with clock.phase("masks"):
+        began = synchronized_seconds(self._group.device)
+        clock = PartClock(self._group.device)
+        with clock.part("masks"):
             masks = self._group.run_on_all(
                 lambda: MaskStore(mask_chunks(self._method.perturber, height, width))
             )
@@ -135,8 +135,10 @@ class ExplainedRun:
             self._record.begin_explaining()
             before = len(self._positions) - len(missing)
             make_maps(maker, missing, self._split, clock, partial(self._visit_safe_point, before))
-        told = self._group.gather_strings(clock.stop().model_dump_json())
-        return maker, [SaliencyPhases.model_validate_json(text) for text in told]
+        total = synchronized_seconds(self._group.device) - began
+        spent = {name: sum(clock.seconds[name]) for name in SaliencyPhases.model_fields if name != "other"}
+        own = SaliencyPhases(**spent, other=max(0.0, total - sum(spent.values())))
+        return maker, self._group.gather_models(own)
 
     def _check(self, maker: MapMaker) -> list[ExplainedImage]:
         """Return the manifest's entries of all images, on every worker."""

@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import BaseModel
 from torch import Tensor
 
 from unet_scaling.group.identity import Identity
@@ -15,6 +16,7 @@ from unet_scaling.group.watchdog import blocking, seconds_worked, thread_ids
 from unet_scaling.study.errors import UserError
 
 _Result = TypeVar("_Result")
+_Model = TypeVar("_Model", bound=BaseModel)
 # Short beside any time-out, long beside the sum that a beat costs.
 PROGRESS_SECONDS = 0.5
 WORD_BYTES = 4
@@ -71,6 +73,10 @@ class Group:
     def gather_strings(self, text: str) -> list[str]:
         """Return every worker's text, by rank, on every worker."""
         return [data.decode() for data in self.gather_bytes(text.encode())]
+
+    def gather_models(self, own: _Model) -> list[_Model]:
+        """Return every worker's model, by rank, on every worker."""
+        return [type(own).model_validate_json(text) for text in self.gather_strings(own.model_dump_json())]
 
     def gather_bytes(self, data: bytes, everywhere: bool = True) -> list[bytes]:
         """Return every worker's bytes, by rank, on every worker, or on worker 0 and b"" elsewhere."""

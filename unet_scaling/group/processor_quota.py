@@ -55,8 +55,7 @@ class ProcessorQuota:
 
         Summed over processors and threads.
         """
-        groups = [self.folder, *groups_of_threads(self.folder)]
-        return sum(map(throttled_seconds, groups))
+        return sum(map(throttled_seconds, [self.folder, *self.folder.glob(f"{THREAD_GROUP}*")]))
 
 
 def enter_quota(identity: Identity, cores: int, threads: Collection[int]) -> ProcessorQuota:
@@ -206,11 +205,6 @@ def enter_thread_group(group: Path, thread: int, quota: Quota) -> None:
         return
     except OSError as error:
         raise _not_entered(error) from None
-
-
-def groups_of_threads(group: Path) -> list[Path]:
-    """Return the groups of single threads below one of a worker."""
-    return list(group.glob(f"{THREAD_GROUP}*"))
 
 
 def _not_entered(error: OSError) -> UserError:

@@ -114,13 +114,6 @@ def start_worker(config: RunConfig) -> tuple[Identity, torch.device]:
     return identity, own_device(identity)
 
 
-def owned_cores(identity: Identity, wanted: int | None = None) -> list[int]:
-    """Return the cores that this worker was bound to; on a dilated cluster the first of its host's."""
-    if is_dilated():
-        return emulated_cores(identity, wanted)
-    return sorted(os.sched_getaffinity(0))
-
-
 def own_device(identity: Identity) -> torch.device:
     """Return this worker's GPU: the one it sees, of several that of its local rank. Without any, the CPU."""
     visible = torch.cuda.device_count()
@@ -309,8 +302,7 @@ def verify_group(group: Group, config: RunConfig, environment: dict[str, str]) -
         # Nodes of one cluster may differ in their driver.
         versions={name: version for name, version in versions().items() if name != "driver"},
     )
-    texts = group.gather_strings(own.model_dump_json())
-    introductions = [Introduction.model_validate_json(text) for text in texts]
+    introductions = group.gather_models(own)
     workers = [introduction.facts for introduction in introductions]
     first = introductions[0].run
     for rank, introduction in enumerate(introductions):
@@ -341,7 +333,7 @@ def own_facts(
         process=os.getpid(),
         device=gpu.name if gpu else "cpu",
         device_uuid=str(gpu.uuid) if gpu else "",
-        cores=owned_cores(identity, cores),
+        cores=emulated_cores(identity, cores) if is_dilated() else sorted(os.sched_getaffinity(0)),
         threads=torch.get_num_threads(),
         allocator=allocator_settings(),
         environment=environment,

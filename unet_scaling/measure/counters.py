@@ -66,35 +66,29 @@ class CounterMeter:
     ) -> None:
         self._group = group
         self._communication = communication
-        self._quota = QuotaMeter(quota) if quota else None
+        self._quota = quota
         self._gpu = open_gpu(group.device)
 
     def begin(self) -> None:
         self._energy = self._gpu.energy_joules() if self._gpu else None
-        self._before = read_counters()
-        if self._quota:
-            self._quota.begin()
+        self._before = read_counters(self._quota)
 
     def end(self) -> None:
-        self._after = read_counters()
-        if self._quota:
-            self._quota.end()
+        self._after = read_counters(self._quota)
 
     def gather(self) -> tuple[list[CpuFacts], list[GpuFacts] | None]:
         """Return the counters of every worker; of GPUs None where any worker lacks them."""
-        used = cpu_seconds(self._before, self._after)
         facts = cpu_facts(self._before, self._after, self._communication)
         if self._quota:
-            facts = self._quota.undilated(facts, used)
+            facts = undilated(facts, self._before, self._after, self._quota)
         own = WorkerCounters(
             cpu=facts,
             gpu=self._gpu.facts(self._energy) if self._gpu else None,
             host=socket.gethostname(),
             host_cores=self._after.cores,
-            cpu_seconds=used,
+            cpu_seconds=cpu_seconds(self._before, self._after),
         )
-        texts = self._group.gather_strings(own.model_dump_json())
-        workers = [WorkerCounters.model_validate_json(text) for text in texts]
+        workers = self._group.gather_models(own)
         cpu = [_beside_the_others(counters, workers) for counters in workers]
         gpu = [counters.gpu for counters in workers if counters.gpu is not None]
         return cpu, gpu if len(gpu) == len(workers) else None
@@ -172,78 +166,45 @@ def gpu_of(library: Any, uuid: str) -> Gpu | None:  # noqa: ANN401
         return None
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """By this machine's clock, since some moment before the epoch."""
+def undilated(facts: CpuFacts, before: "Counters", after: "Counters", quota: "ProcessorQuota") -> CpuFacts:
+    """Return the facts with those of the quota, as the machine has them that is stood for.
 
-    seconds: float
-    throttled_seconds: float
-    busy_seconds: float | None
-
-
-class QuotaMeter:
-    """What the quota did to a worker from the begin of an epoch to its end, and how busy the machine was."""
-
-    def __init__(self, quota: "ProcessorQuota") -> None:
-        self._quota = quota
-        self._processors = range(os.cpu_count() or 1)
-
-    def begin(self) -> None:
-        self._before = self._read()
-
-    def end(self) -> None:
-        self._after = self._read()
-
-    def undilated(self, facts: CpuFacts, cpu_seconds: float) -> CpuFacts:
-        """Return the facts with those of the quota, as the machine has them that is stood for.
-
-        What others did on the same processors says nothing there, since all workers share them here.
-        """
-        update = {
-            "cores": self._quota.cores,
-            "other_seconds": None,
-            "training_runqueue_seconds": _undilated_waiting(facts),
-            "quota": self._facts(cpu_seconds),
-        }
-        return facts.model_copy(update=update)
-
-    def _read(self) -> _Reading:
-        now = time.perf_counter()
-        return _Reading(now, self._quota.throttled_seconds(), busy_seconds(self._processors))
-
-    def _facts(self, cpu_seconds: float) -> QuotaFacts | None:
-        """Return what the quota did; None where the system does not say how busy it was."""
-        before, after = self._before, self._after
-        if before.busy_seconds is None or after.busy_seconds is None:
-            return None
-        possible = len(self._processors) * (after.seconds - before.seconds)
-        # The counters advance in ticks, the clock does not.
-        idle = min(1.0, max(0.0, 1 - (after.busy_seconds - before.busy_seconds) / possible))
-        throttled = (after.throttled_seconds - before.throttled_seconds) / dilation()
-        return QuotaFacts(
-            used_seconds=round(cpu_seconds, MICROSECOND_DIGITS),
-            throttled_seconds=round(throttled, MICROSECOND_DIGITS),
-            processors=self._quota.processors,
-            idle_share=round(idle, MICROSECOND_DIGITS),
-        )
-
-
-def _undilated_waiting(facts: CpuFacts) -> float | None:
-    """Return how long the training thread would have been ready, but without a core.
-
-    While it is throttled it counts as ready. A thread that alone has its core runs a k-th of the time that it
-    is ready here, and all of it there: what is ready for longer waited for another one.
+    What others did on the same processors says nothing there, since all workers share them here. While the
+    training thread is throttled it counts as ready. A thread that alone has its core runs a k-th of the time
+    that it is ready here, and all of it there: what is ready for longer waited for another one.
     """
     waited = facts.training_runqueue_seconds
-    if waited is None:
-        return None
-    ran = facts.thread_seconds["training"]
-    return round(max(0.0, (ran + waited) / dilation() - ran), MICROSECOND_DIGITS)
+    if waited is not None:
+        ran = facts.thread_seconds["training"]
+        waited = round(max(0.0, (ran + waited) / dilation() - ran), MICROSECOND_DIGITS)
+    quota_facts = None
+    if before.machine_seconds is not None and after.machine_seconds is not None:
+        possible = (os.cpu_count() or 1) * (after.moment - before.moment)
+        # The counters advance in ticks, the clock does not.
+        idle = min(1.0, max(0.0, 1 - (after.machine_seconds - before.machine_seconds) / possible))
+        throttled = (after.throttled_seconds - before.throttled_seconds) / dilation()
+        quota_facts = QuotaFacts(
+            used_seconds=round(cpu_seconds(before, after), MICROSECOND_DIGITS),
+            throttled_seconds=round(throttled, MICROSECOND_DIGITS),
+            processors=quota.processors,
+            idle_share=round(idle, MICROSECOND_DIGITS),
+        )
+    update = {
+        "cores": quota.cores,
+        "other_seconds": None,
+        "training_runqueue_seconds": waited,
+        "quota": quota_facts,
+    }
+    return facts.model_copy(update=update)
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Everything counted since the start of the process."""
+    """Everything counted since the start of the process; under a quota also its own counts.
+
+    These are by the clock of this machine, `moment`; `machine_seconds` are those in which its processors were
+    busy, None where the system does not say.
+    """
 
     process_seconds: float
     training_seconds: float
@@ -253,9 +214,12 @@ class Counters:
     cores: frozenset[int]
     core_seconds: float | None
     children_seconds: float
+    moment: float = 0.0
+    throttled_seconds: float = 0.0
+    machine_seconds: float | None = None
 
 
-def read_counters() -> Counters:
+def read_counters(quota: "ProcessorQuota | None" = None) -> Counters:
     """Return the counters of this process and of the calling thread."""
     cores = frozenset(os.sched_getaffinity(0))
     others = thread_ids() - {os.getpid()}
@@ -268,6 +232,9 @@ def read_counters() -> Counters:
         cores=cores,
         core_seconds=busy_seconds(cores),
         children_seconds=_children_seconds(),
+        moment=time.perf_counter(),
+        throttled_seconds=quota.throttled_seconds() if quota else 0.0,
+        machine_seconds=busy_seconds(range(os.cpu_count() or 1)) if quota else None,
     )
 
 

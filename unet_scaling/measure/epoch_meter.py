@@ -10,8 +10,9 @@ import io
 import statistics
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +28,6 @@ from unet_scaling.study.options import STEP_SAMPLE_STREAM
 from unet_scaling.study.record_lines import (
     PHASE_COLUMNS,
     Budget,
-    CpuFacts,
-    GpuFacts,
     LongestStep,
     Phase,
     Probe,
@@ -60,8 +59,6 @@ ALL_REDUCE_SECONDS_PER_SIZE = 0.1
 LONGEST_ALL_REDUCE_SECONDS = 0.2
 # The same by the clock on the wall, of a dilated cluster.
 LONGEST_WAIT_SECONDS = 0.5
-
-_Column = npt.NDArray[np.generic]
 
 
 class Clock:
@@ -112,9 +109,6 @@ class PhaseClock(Clock, ABC):
     def next_step(self) -> None:
         self.mark(Phase.REST)
         self._step += 1
-
-    @abstractmethod
-    def resume(self, now: float) -> None: ...
 
     def seconds(self, epoch_seconds: float) -> Seconds:
         """Return the epoch's phases [steps, phases]; the remainder of its seconds is rest of the last step.
@@ -225,6 +219,21 @@ def synchronized_seconds(device: torch.device) -> float:
     return clock_seconds()
 
 
+class PartClock:
+    """Seconds of the named parts of what one worker does, for each time that one ran."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds: dict[str, list[float]] = defaultdict(list)
+
+    @contextmanager
+    def part(self, name: str, items: int = 1) -> Iterator[None]:
+        """Time what runs inside as this part, for each of its items; parts do not overlap."""
+        begin = synchronized_seconds(self.device)
+        yield
+        self.seconds[name].append((synchronized_seconds(self.device) - begin) / items)
+
+
 class StepSample:
     """The phases of single steps for steps.parquet: all of a short run, a uniform sample of a long one.
 
@@ -259,7 +268,7 @@ class StepSample:
         kept = sorted(self._kept.values(), key=lambda step: step[:2])
         phases = np.stack([seconds for _, _, seconds in kept])
         steps, workers, _ = phases.shape
-        columns: dict[str, _Column] = {
+        columns: dict[str, npt.NDArray[np.generic]] = {
             "epoch": np.repeat(np.array([epoch for epoch, _, _ in kept], np.int32), workers),
             "step": np.repeat(np.array([step for _, step, _ in kept], np.int64), workers),
             "worker": np.tile(np.arange(workers, dtype=np.int32), steps),
@@ -278,16 +287,6 @@ class StepSample:
         buffer = io.BytesIO()
         parquet.write_table(table.replace_schema_metadata(facts), buffer)
         return buffer.getvalue()
-
-
-@dataclass(frozen=True)
-class Measures:
-    """The fields of record_lines.Epoch beside its seconds, equal on all workers."""
-
-    budget: Budget | None = None
-    no_budget: str | None = None
-    cpu: list[CpuFacts] | None = None
-    gpu: list[GpuFacts] | None = None
 
 
 class Meter:
@@ -317,9 +316,12 @@ class Meter:
         """Stop the clock; return the seconds of this worker in the epoch."""
         return self.pause()
 
-    def measures(self, epoch: int, seconds: float) -> Measures:  # noqa: ARG002, used with the budget
-        """Gather what was measured in an epoch that took this worker so many seconds; outside the clock."""
-        return Measures()
+    def measures(self, epoch: int, seconds: float) -> dict[str, Any]:  # noqa: ARG002, used with the budget
+        """Gather what was measured in an epoch that took this worker so many seconds; outside the clock.
+
+        These are fields of record_lines.Epoch, equal on all workers.
+        """
+        return {}
 
     def steps_file(self) -> bytes | None:
         """Return the content of steps.parquet on worker 0, None elsewhere."""
@@ -356,14 +358,14 @@ class BudgetMeter(Meter):
         self._counters.end()
         return seconds
 
-    def measures(self, epoch: int, seconds: float) -> Measures:
+    def measures(self, epoch: int, seconds: float) -> dict[str, Any]:
         begun_before = self._before_it > 0
         budget = None
         if not begun_before:
             budget = gather_budget(self.group, epoch, self.phases.seconds(seconds), self._sample)
         reason = BEGUN_BEFORE if begun_before else NOT_EVERY_GRADIENT
         cpu, gpu = self._counters.gather()
-        return Measures(budget=budget, no_budget=None if budget else reason, cpu=cpu, gpu=gpu)
+        return {"budget": budget, "no_budget": None if budget else reason, "cpu": cpu, "gpu": gpu}
 
     def steps_file(self) -> bytes | None:
         return self._sample.parquet() if self._sample else None
@@ -374,46 +376,31 @@ def gather_budget(group: Group, epoch: int, own: Seconds, sample: StepSample | N
 
     None, on all workers alike, where phases of a worker are unknown. Worker 0 adds the steps to its sample.
     """
-    sums = _EpochSums(group.size)
-    block = max(1, MOST_GATHERED // sums.totals.size)
+    totals = np.zeros((group.size, len(Phase)))
+    wire_seconds = 0.0
+    longest: list[LongestStep] = []
+    block = max(1, MOST_GATHERED // totals.size)
     for first in range(0, len(own), block):
         phases = group.gather_array(own[first : first + block])
-        sums.add(phases, first)
+        totals += phases.sum(axis=1)
+        wire_seconds += float(phases[:, :, Phase.SYNC].min(axis=0).sum())
+        if not np.isnan(totals).any():
+            longest.append(_longest_step(phases, first))
         if sample:
             sample.add(epoch, first, phases)
-    return sums.budget()
+    if np.isnan(totals).any():
+        return None
+    columns = dict(zip(PHASE_COLUMNS, totals.T.round(NANOSECOND_DIGITS).tolist(), strict=True))
+    return Budget(
+        **columns,
+        wire_seconds=round(wire_seconds, NANOSECOND_DIGITS),
+        longest_step=max(longest, key=lambda step: step.seconds),
+    )
 
 
-class _EpochSums:
-    """Sums over the steps of an epoch: seconds [workers, phases], the wire, and the longest step."""
-
-    def __init__(self, workers: int) -> None:
-        self.totals = np.zeros((workers, len(Phase)))
-        self._wire = 0.0
-        self._longest: LongestStep | None = None
-
-    def add(self, phases: Seconds, first: int) -> None:
-        """Add steps [workers, steps, phases], the first of which has this number."""
-        self.totals += phases.sum(axis=1)
-        self._wire += float(phases[:, :, Phase.SYNC].min(axis=0).sum())
-        longest = _longest_step(phases, first)
-        if longest and (self._longest is None or longest.seconds > self._longest.seconds):
-            self._longest = longest
-
-    def budget(self) -> Budget | None:
-        if np.isnan(self.totals).any():
-            return None
-        columns = dict(zip(PHASE_COLUMNS, self.totals.T.round(NANOSECOND_DIGITS).tolist(), strict=True))
-        return Budget(
-            **columns, wire_seconds=round(self._wire, NANOSECOND_DIGITS), longest_step=self._longest
-        )
-
-
-def _longest_step(phases: Seconds, first: int) -> LongestStep | None:
+def _longest_step(phases: Seconds, first: int) -> LongestStep:
     """Return the longest of these steps, [workers, steps, phases], the first of which has this number."""
     seconds = phases.sum(axis=2)
-    if np.isnan(seconds).any():
-        return None
     step = int(seconds.max(axis=0).argmax())
     work = seconds[:, step] - phases[:, step, Phase.SYNC]
     worker = int(work.argmax())

@@ -8,7 +8,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -47,7 +46,7 @@ from unet_scaling.data.images import (
 from unet_scaling.data.order import Indices, Split, epoch_order, split
 from unet_scaling.group.group import single_worker
 from unet_scaling.group.rendezvous import SHARED_MEMORY
-from unet_scaling.measure.epoch_meter import Seconds, phase_clock, synchronized_seconds
+from unet_scaling.measure.epoch_meter import PartClock, Seconds, phase_clock, synchronized_seconds
 from unet_scaling.profile.findings import (
     LOADING_NAMES,
     STAGES,
@@ -118,11 +117,11 @@ class Subject:
 
     @cached_property
     def decoded(self) -> DecodedImages:
-        return DecodedImages(self.manifest, Path(self.config.data.folder), self.config.data)
+        return DecodedImages(self.manifest, self.config.data)
 
     @cached_property
     def cached(self) -> CachedImages:
-        return open_cache(self.manifest, Path(self.config.data.folder), self.config.data, self.cache_root)
+        return open_cache(self.manifest, self.config.data, self.cache_root)
 
     @property
     def source(self) -> ImageSource:
@@ -154,9 +153,8 @@ def open_subject(study: StudyConfig, samples: int) -> Iterator[Subject]:
     # One plain process: nothing is accumulated, shared or read from a file.
     config = _changed(config.model_copy(update={"workers": 1}), "model", batch_norm="local")
     config = _changed(config, "training", initial_weights=None, accumulate=1, plays=None)
-    folder = Path(config.data.folder)
     manifest = read_manifest(config.data.manifest_path)
-    manifest.require_unchanged(folder, config.data.manifest_path)
+    manifest.require_unchanged(Path(config.data.folder), config.data.manifest_path)
     manifest.require_options(config.data)
     batch = config.training.batch_per_worker
     train = split(len(manifest.pairs), config.data.test_share, config.data.split_seed).train
@@ -172,7 +170,7 @@ def open_subject(study: StudyConfig, samples: int) -> Iterator[Subject]:
     except OSError as error:
         raise cannot_be_kept(root, error) from None
     with temporary as name:
-        build_cache(sample, folder, config.data, Path(name))
+        build_cache(sample, config.data, Path(name))
         yield Subject(config, sample, Path(name), whole_batches, tuple(_notes_on_axes(study)))
 
 
@@ -193,27 +191,13 @@ def _notes_on_axes(study: StudyConfig) -> Iterator[str]:
                 )
 
 
-class StageClock:
-    """Seconds per image of each stage, one entry for each time that it ran."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.seconds: dict[str, list[float]] = defaultdict(list)
-
-    @contextmanager
-    def stage(self, name: str, images: int = 1) -> Iterator[None]:
-        begin = synchronized_seconds(self.device)
-        yield
-        self.seconds[name].append((synchronized_seconds(self.device) - begin) / images)
-
-
 def time_stages(
     subject: Subject, loading: LoadingName, device: torch.device, seconds: float
 ) -> dict[str, Samples]:
     """Return the seconds per image of every stage, over all images or for about so many seconds."""
     # Takes what only the first batch costs. Building the cache has read all files into the page cache.
-    load_batch(subject, loading, subject.batches[0], StageClock(device))
-    clock = StageClock(device)
+    load_batch(subject, loading, subject.batches[0], PartClock(device))
+    clock = PartClock(device)
     end = time.perf_counter() + seconds
     for indices in progress(subject.batches, len(subject.batches), f"stages of {loading}"):
         load_batch(subject, loading, indices, clock)
@@ -223,31 +207,31 @@ def time_stages(
 
 
 def load_batch(
-    subject: Subject, loading: LoadingName, indices: Indices, clock: StageClock
+    subject: Subject, loading: LoadingName, indices: Indices, clock: PartClock
 ) -> tuple[Tensor, Tensor]:
     """Load a batch stage by stage; equal to `to_device` of what `gather` returns."""
-    folder, data = Path(subject.config.data.folder), subject.config.data
+    data = subject.config.data
     if loading == "decode":
         loaded = []
         for index in indices:
             pair = subject.manifest.pairs[index]
-            with clock.stage("read"):
-                contents = read_pair(folder, pair)
-            with clock.stage("decode"):
-                pixels = decode_pair(folder, data, pair, *contents)
-            with clock.stage("convert"):
-                converted = convert_pair(folder, data, pair, *pixels)
-            with clock.stage("resize"):
+            with clock.part("read"):
+                contents = read_pair(data, pair)
+            with clock.part("decode"):
+                pixels = decode_pair(data, pair, *contents)
+            with clock.part("convert"):
+                converted = convert_pair(data, pair, *pixels)
+            with clock.part("resize"):
                 loaded.append(fit_pair(data, *converted))
-        with clock.stage("collate", len(indices)):
+        with clock.part("collate", len(indices)):
             images, masks = collate(loaded)
     else:
-        with clock.stage("gather", len(indices)):
+        with clock.part("gather", len(indices)):
             images, masks = subject.cached.gather(indices)
     if clock.device.type != "cpu":  # on a CPU nothing is transferred: no stage rather than one of 0 seconds
-        with clock.stage("host to device", len(indices)):
+        with clock.part("host to device", len(indices)):
             images, masks = transfer(images, masks, clock.device)
-    with clock.stage("to floats", len(indices)):
+    with clock.part("to floats", len(indices)):
         return to_floats(images, masks, subject.config.training.channels_last)
 
 

@@ -197,8 +197,7 @@ class Recording:
                     found = f"{value!r} on worker 0, {other[name]!r} on worker {worker}"
                     raise UserError(f"{SOURCE}: {name}: found {found}; call it alike on every worker")
         facts = own_facts(self._group.identity, self._group.device, speed_variables())
-        texts = self._group.gather_strings(facts.model_dump_json())
-        return [WorkerFacts.model_validate_json(text) for text in texts]
+        return self._group.gather_models(facts)
 
     def begin_epoch(self, batches: int | None) -> None:
         """Start the clocks of all workers together, for so many batches; None: not known."""

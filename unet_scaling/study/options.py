@@ -118,6 +118,11 @@ class Data(StrictModel):
         return self
 
     @property
+    def is_augmented(self) -> bool:
+        changes_grey = self.augment_brightness > 0 or self.augment_contrast > 0
+        return self.augment_flips or self.augment_crop < 1 or changes_grey
+
+    @property
     def manifest_path(self) -> Path:
         return Path(self.manifest) if self.manifest else Path(self.folder, "manifest.json")
 

@@ -136,21 +136,20 @@ class UNetTask(Task):
 
     def _open_images(self, manifest: Manifest, group: Group) -> tuple[ImageSource, Verification]:
         data = self.config.data
-        folder = Path(data.folder)
-        manifest.require_unchanged(folder, data.manifest_path)
+        manifest.require_unchanged(Path(data.folder), data.manifest_path)
         # This worker's number among those of its host, and how many there are: each verifies a part.
         hosts = group.gather_strings(socket.gethostname())
         own = hosts[group.rank]
         index, count = hosts[: group.rank].count(own), hosts.count(own)
         if data.loading == "decode":
-            decoded = DecodedImages(manifest, folder, data)
+            decoded = DecodedImages(manifest, data)
             verification = verification_of_files(manifest, data, index, count)
             _verify(verification, group)
             return decoded, verification
         root = default_cache_root()
         is_first = group.identity.local_rank == 0
-        group.run_on_all(lambda: build_cache(manifest, folder, data, root) if is_first else None)
-        cached = open_cache(manifest, folder, data, root)
+        group.run_on_all(lambda: build_cache(manifest, data, root) if is_first else None)
+        cached = open_cache(manifest, data, root)
         if data.loading == "device":
             return ResidentImages(cached, group.device), Verification({}, "")
         return cached, verification_of_cache(cached.folder, index, count)

@@ -55,8 +55,7 @@ class TaskFacts(BaseModel):
 def verify_task(task: TaskFunctions, model: nn.Module, data: SampleData) -> None:
     """Raise UserError on every worker alike, where one finds a mistake or two workers differ."""
     own = data.group.run_on_all(lambda: task_facts(task, model, data))
-    texts = data.group.gather_strings(own.model_dump_json())
-    require_alike(task, [TaskFacts.model_validate_json(text) for text in texts])
+    require_alike(task, data.group.gather_models(own))
 
 
 def task_facts(task: TaskFunctions, model: nn.Module, data: SampleData) -> TaskFacts:
