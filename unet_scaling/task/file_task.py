@@ -1,27 +1,61 @@
-"""A task that a Python file defines."""
+"""A task that a Python file defines, and the verification that it keeps its contract before anything trains.
 
+Each mistake has a sentence that names the function, its line and the cure. What can be seen in one worker is
+measured there; then the workers compare what each of them found.
+"""
+
+import math
+import re
 from collections import UserDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
+import torch
+from pydantic import BaseModel
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import default_collate
 
-from unet_scaling.data.batches import Batch, SampleData, SampleSource, sample_digests, samples_sha256
+from unet_scaling.data.batches import (
+    Batch,
+    SampleData,
+    SampleSource,
+    sample_digests,
+    sample_sha256,
+    samples_sha256,
+)
 from unet_scaling.data.images import Verification
-from unet_scaling.data.order import Split, require_enough_images
+from unet_scaling.data.order import Indices, Split, require_enough_images
 from unet_scaling.group.group import Group
 from unet_scaling.model import Norm
+from unet_scaling.run.training_state import leaving_no_trace, some_of, unchanged_buffers, weights_sha256
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.options import Scalar
-from unet_scaling.study.record_lines import Evaluated, Scores
+from unet_scaling.study.record_lines import SCORE_NAME, Evaluated, Scores
+from unet_scaling.study.texts import WORDS_OF_LOSSES
 from unet_scaling.task.functions import TaskFunctions
 from unet_scaling.task.task import Task, require_finite
-from unet_scaling.task.verification import require_all_trained, require_usable, verify_task, without_gradient
+
+# Of the small batches that are tried: halved, they are still more than one sample.
+BATCH_SAMPLES = 4
+# That many of them, of samples from all over the set: those of one kind may stand together.
+COMPARED_BATCHES = 4
+# Sums in another order differ by rounding, or by so many roundings of the loss's own type; a sum instead of
+# a mean is off by a factor of 2. Where dropout draws anew for each sample, or passes differ in what they
+# use, only that factor is looked for.
+LOSS_TOLERANCE = 1e-3
+LOSS_ROUNDINGS = 8
+RANDOM_LOSS_TOLERANCE = 0.5
+# Of all counts: rounding may move a value that lies at a threshold.
+COUNT_TOLERANCE = 1e-3
 
 
 class FileTask(TaskFunctions, Task):
@@ -129,3 +163,310 @@ class _ReadOptions(UserDict[str, Scalar]):
     def __getitem__(self, name: str) -> Scalar:
         self.read.add(name)
         return super().__getitem__(name)
+
+
+class TaskFacts(BaseModel):
+    """What one worker found; all workers must have found the same."""
+
+    weights_sha256: str
+    samples: dict[int, str]
+    loss: float
+    gradient_norm: float
+    without_gradient: list[str]
+
+
+def verify_task(task: TaskFunctions, model: nn.Module, data: SampleData) -> None:
+    """Raise UserError on every worker alike, where one finds a mistake or two workers differ."""
+    own = data.group.run_on_all(lambda: task_facts(task, model, data))
+    require_alike(task, data.group.gather_models(own))
+
+
+def task_facts(task: TaskFunctions, model: nn.Module, data: SampleData) -> TaskFacts:
+    """Return what this worker finds; raises UserError for a mistake that one worker alone can see."""
+    _require_same_samples(task, data, "is another one when it is read again")
+    with _unchanged(model), torch.compiler.set_stance("force_eager"):
+        _require_mean_loss(task, model, data)
+        _require_counts_that_add_up(task, model, data)
+        loss, norm, without = _gradients(task, model, data)
+    found = {"loss": loss, "gradient_norm": norm, "without_gradient": without}
+    return TaskFacts(weights_sha256=weights_sha256(model), samples=dict(data.digests), **found)
+
+
+def require_alike(task: TaskFunctions, workers: Sequence[TaskFacts]) -> None:
+    """Raise UserError where two workers differ, 65 in a sample, or a pass leaves out a parameter."""
+    first = workers[0]
+    for rank, other in enumerate(workers):
+        differing = [index for index, digest in first.samples.items() if other.samples.get(index) != digest]
+        if differing:
+            found = f"sample {differing[0]} is not the same in workers 0 and {rank}"
+            cure = "let it depend on its index alone, not on the rank or what was read before"
+            raise task.mistake("datasets", f"{found}: {cure}", EXIT_BAD_DATA)
+        if first.weights_sha256 != other.weights_sha256:
+            found = f"gives workers 0 and {rank} different weights from the same seed"
+            raise task.mistake("build_model", f"{found}: draw them from torch's generator alone")
+        cure = "a branch depends on the worker, its rank or host: remove it"
+        if first.without_gradient != other.without_gradient:
+            unlike = sorted(set(first.without_gradient) ^ set(other.without_gradient))
+            found = f"only one of workers 0 and {rank} has a gradient of {some_of(unlike)}"
+            raise task.mistake("loss", f"{found}; {cure}")
+        for what, one, two in (
+            ("loss", first.loss, other.loss),
+            ("gradient norm", first.gradient_norm, other.gradient_norm),
+        ):
+            if not math.isclose(one, two, rel_tol=LOSS_TOLERANCE):
+                found = f"worker 0 has a {what} of {one:g}, worker {rank} of {two:g}"
+                raise task.mistake("loss", f"of one batch {found}; {cure}")
+    if first.without_gradient and not task.config.task.find_unused_parameters:
+        raise without_gradient(task, first.without_gradient)
+
+
+def without_gradient(task: TaskFunctions, names: Sequence[str]) -> UserError:
+    """Return the error that names parameters without a gradient after a pass, and what to do."""
+    cure = "use it, remove it, or set requires_grad_(False); where some passes are not to use it, set "
+    found = f"no gradient after a pass for {some_of(names)}: {cure}"
+    return task.mistake("loss", f"{found}task.find_unused_parameters = true")
+
+
+def _require_same_samples(task: TaskFunctions, data: SampleData, fault: str) -> None:
+    """Raise UserError (65) where a sample is not as it was first read, now in another order."""
+    for index, digest in sorted(data.digests.items(), key=lambda item: item[1]):
+        with task.inside("datasets"):
+            again = sample_sha256(data.source.sample(index))
+        if again != digest:
+            cure = "make it a function of its index, and draw in transform(batch, seeds), from the seeds"
+            raise task.mistake("datasets", f"sample {index} {fault}; {cure}", EXIT_BAD_DATA)
+
+
+def _batches(numbers: Indices, samples: int, batches: int = COMPARED_BATCHES) -> list[Indices]:
+    """Return samples from all over a set, as many batches of as many of them; the same for every worker."""
+    return [np.random.default_rng(number).permutation(numbers)[:samples] for number in range(batches)]
+
+
+def _loss(task: TaskFunctions, model: nn.Module, data: SampleData, indices: Indices) -> Tensor:
+    """Return the loss of training samples as a step has it, from the generator's state of the run's seed."""
+    with task.inside("datasets"):
+        batch = data.batch(indices, 0)
+    torch.manual_seed(task.config.seed)
+    autocast = torch.autocast(
+        data.group.device.type, torch.bfloat16, enabled=task.config.training.precision == "bf16"
+    )
+    # Unless a backward pass follows, which needs them as they are.
+    kept = nullcontext() if torch.is_grad_enabled() else unchanged_buffers(model)
+    with autocast, kept:
+        loss = task.called("loss", model, batch)
+    if not isinstance(loss, Tensor) or loss.dim() != 0:
+        shape = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise task.mistake("loss", f"gives {shape}, not a scalar; return the mean over the samples")
+    if not torch.isfinite(loss):
+        mode = "training" if model.training else "evaluation"
+        raise task.mistake("loss", f"is {loss.item()} with the first weights, in {mode} mode")
+    return loss
+
+
+def _require_mean_loss(task: TaskFunctions, model: nn.Module, data: SampleData) -> None:
+    """Raise UserError unless the loss of a batch is the mean of its halves' losses, in both modes."""
+    train = data.split.train
+    batches = _batches(train, BATCH_SAMPLES)
+    of_a_step = _batches(train, task.config.training.batch_per_worker, 1)
+    for training in (False, True) if task.config.task.loss_is_mean else ():
+        model.train(training)
+        for module in model.modules():
+            # By these a sample's loss depends on its neighbours and on its place in the batch.
+            if isinstance(module, _BatchNorm | _DropoutNd):
+                module.eval()
+        for indices in batches + of_a_step * training:
+            if len(indices) > 1:
+                _require_mean(task, model, data, indices)
+
+
+@torch.no_grad()
+def _require_mean(task: TaskFunctions, model: nn.Module, data: SampleData, indices: Indices) -> None:
+    half = len(indices) // 2
+    whole = _loss(task, model, data, indices)
+    is_random = not torch.equal(torch.get_rng_state(), torch.manual_seed(task.config.seed).get_state())
+    one, other = (_loss(task, model, data, part).item() for part in (indices[:half], indices[half:]))
+    mean = (half * one + (len(indices) - half) * other) / len(indices)
+    rounding = max(LOSS_TOLERANCE, LOSS_ROUNDINGS * torch.finfo(whole.dtype).eps)
+    differs = is_random or (model.training and task.config.task.find_unused_parameters)
+    tolerance = RANDOM_LOSS_TOLERANCE if differs else rounding
+    if math.isclose(whole, mean, rel_tol=tolerance, abs_tol=tolerance * abs(one - other)):
+        return
+    mode = " in training mode" if model.training else ""
+    found = f"{mode}: {len(indices)} samples give {whole:g}, their halves {one:g} and {other:g}"
+    if any(math.isclose(whole, total, rel_tol=tolerance) for total in (one + other, 2 * mean)):
+        raise task.mistake("loss", f"is no mean over the samples{found}; divide by the number of samples")
+    why = "class weights, ignore_index or Dice of a batch divide by what a worker's own batch holds"
+    cure = "return the .mean() of each sample's loss (reduction='none', times its weight)"
+    kept = "or set task.loss_is_mean = false, which every report says"
+    found += f" ({why}, so that N workers train another loss than 1); {cure}, {kept}"
+    raise task.mistake("loss", f"is not the mean over the samples{found}")
+
+
+@torch.no_grad()
+def _require_counts_that_add_up(task: TaskFunctions, model: nn.Module, data: SampleData) -> None:
+    model.eval()
+    totals = []
+    for indices in _batches(data.split.test, BATCH_SAMPLES):
+        counts = []
+        for part in (indices, *indices[:, None]):
+            with task.inside("datasets"):
+                batch = data.batch(part)
+            counts.append(task.count(model, batch).cpu())
+        require_finite(torch.stack(counts), 0, task.place("count"))
+        whole = counts[0]
+        total = torch.stack(counts[1:]).sum(dim=0)
+        if (whole - total).abs().sum() > COUNT_TOLERANCE * total.abs().sum():
+            found = f"{len(indices)} give {whole.tolist()}, one by one they sum to {total.tolist()}"
+            cure = "count in integers sample by sample, and divide in score"
+            raise task.mistake("count", f"does not add up over samples: {found}; {cure}")
+        totals.append(total)
+    _require_scores(task, torch.stack(totals).sum(dim=0))
+
+
+def _require_scores(task: TaskFunctions, counts: Tensor) -> None:
+    scores = task.score(counts)
+    names = [name for name in scores if not re.fullmatch(SCORE_NAME, name)]
+    if not scores or names:
+        found = ", ".join(map(repr, names)) or "no score"
+        cure = "names are of lower-case letters, digits and _, such as accuracy"
+        raise task.mistake("score", f"gives {found}; {cure}")
+    name, judged = next(iter(scores.items()))
+    if judged is not None and not 0 <= judged <= 1:
+        raise task.mistake("score", f"{name} is {judged:g}; the first score, which is judged, is from 0 to 1")
+    if task.functions.get("HIGHER_IS_BETTER") not in (True, False) and WORDS_OF_LOSSES.search(name):
+        cure = "add the line HIGHER_IS_BETTER = False to the file (or True, if more is better)"
+        raise task.mistake("score", f"{name} is judged, and seems to be better when lower: {cure}")
+
+
+def _gradients(task: TaskFunctions, model: nn.Module, data: SampleData) -> tuple[float, float, list[str]]:
+    """Return the loss of one training pass, the norm of its gradients, and the parameters without one."""
+    model.train()
+    versions = {name: weight._version for name, weight in model.named_parameters()}
+    (loss, norm, leaves), (again, _, leaves_again) = (_one_pass(task, model, data) for _ in range(2))
+    _require_same_samples(task, data, "is changed by what loss or count does with it")
+    changed = [name for name, weight in model.named_parameters() if weight._version != versions[name]]
+    if changed:
+        found = f"a pass changes {some_of(changed)} itself (max_norm of an embedding?)"
+        raise task.mistake("loss", f"{found}: leave weights to the optimizer")
+    if not math.isclose(loss, again, rel_tol=LOSS_TOLERANCE):
+        found = f"of one batch is {loss:g}, then {again:g} from the same seed"
+        raise task.mistake("loss", f"{found}: draw what is random from torch's generator alone")
+    own = {id(weight) for weight in model.parameters()}
+    # What a pass makes for itself is another tensor in the next one.
+    kept = {id(leaf) for leaf in leaves_again} - own
+    for leaf in (leaf for leaf in leaves if id(leaf) in kept):
+        found = f"{where_kept(model, leaf)} gets a gradient and is no parameter of the model: none trains it"
+        cure = "register it as nn.Parameter, and layers in nn.ModuleList"
+        raise task.mistake("build_model", f"{found}; {cure}")
+    trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+    return loss, norm, [name for name, weight in trained if weight.grad is None]
+
+
+def _one_pass(task: TaskFunctions, model: nn.Module, data: SampleData) -> tuple[float, float, list[Tensor]]:
+    """Return the loss of a training pass, the norm of its gradients, and all tensors that got one."""
+    model.zero_grad()
+    # A branch may depend on a buffer, such as a count of the passes: of one state it is the same.
+    with unchanged_buffers(model):
+        loss = _loss(task, model, data, data.split.train[:BATCH_SAMPLES])
+        if not loss.requires_grad:
+            raise task.mistake("loss", "depends on no parameter of the model; it cannot be trained")
+        nodes = [*backward_nodes(loss)]
+        if any("CheckpointFunction" in type(node).__name__ for node in nodes):
+            raise task.mistake("loss", "calls a checkpoint of PyTorch's older kind; give use_reentrant=False")
+        with task.inside("loss"):
+            loss.backward()  # type: ignore[no-untyped-call]
+    gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+    sparse = [name for name, gradient in gradients.items() if gradient.layout != torch.strided]
+    if sparse:
+        raise task.mistake("build_model", f"the gradient of {some_of(sparse)} is sparse; give sparse=False")
+    norms = torch.stack([torch.linalg.vector_norm(gradient).double() for gradient in gradients.values()])
+    leaves = [node.variable for node in nodes if hasattr(node, "variable")]
+    return loss.item(), torch.linalg.vector_norm(norms).item(), leaves
+
+
+@contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Restore buffers, gradients, mode and generators at the end; nothing has changed a weight."""
+    was_training = model.training
+    try:
+        with leaving_no_trace(model):
+            yield
+    finally:
+        model.zero_grad()
+        model.train(was_training)
+
+
+# What Horovod averages, and what it can give to the other workers.
+AVERAGED = (torch.float32, torch.float64, torch.float16)
+SENT = (*AVERAGED, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+CURE_OF_TYPE = {
+    torch.bool: "keep it as uint8, or register it with persistent=False",
+    torch.bfloat16: "keep it as float32, and set training.precision = 'bf16'",
+    torch.complex64: "keep real and imaginary part as float32",
+    torch.complex128: "keep real and imaginary part as float64",
+}
+
+
+def require_usable(task: TaskFunctions, model: object) -> None:
+    """Raise UserError for a model that has nothing to train, or what no framework gives to all workers."""
+    if not isinstance(model, nn.Module):
+        raise task.mistake("build_model", f"gives {type(model).__name__}; return an nn.Module")
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    if not trained:
+        raise task.mistake("build_model", "no parameter has requires_grad: there is nothing to train")
+    for name, tensor in (trained | model.state_dict(keep_vars=True)).items():
+        fault = _fault(tensor, AVERAGED if name in trained else SENT)
+        if fault:
+            raise task.mistake("build_model", f"{name} {fault}")
+
+
+def _fault(tensor: object, allowed: Sequence[torch.dtype]) -> str:
+    """Return why a tensor cannot be had by all workers, and the cure; empty where it can."""
+    if not isinstance(tensor, Tensor):
+        return f"is {type(tensor).__name__}, and no framework sends it: keep tensors alone in the state"
+    if is_lazy(tensor):
+        return "has no shape yet: pass a sample through the lazy modules in build_model"
+    if tensor.device.type != "cpu":
+        return f"is on the device {tensor.device}: build the model on the CPU; each worker moves it"
+    if tensor.dtype not in allowed:
+        cure = CURE_OF_TYPE.get(tensor.dtype, "keep it as float32")
+        return f"is {str(tensor.dtype).removeprefix('torch.')}, which Horovod does not take: {cure}"
+    if tensor.layout != torch.strided or not tensor.is_contiguous():
+        return "is not contiguous, and Horovod takes no other: assign .contiguous() of it"
+    return ""
+
+
+def require_all_trained(task: TaskFunctions, function: str, model: nn.Module, groups: Iterable[Any]) -> None:
+    """Raise UserError unless groups, as torch's optimizers take them, have each weight that is trained."""
+    chosen = [group["params"] if isinstance(group, dict) else group for group in groups]
+    given = {id(each) for one in chosen for each in ([one] if isinstance(one, Tensor) else one)}
+    trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+    lacking = [name for name, weight in trained if id(weight) not in given]
+    if lacking:
+        cure = "no optimizer would train it; return it, or set requires_grad_(False)"
+        raise task.mistake(function, f"leaves out {some_of(lacking)}: {cure}")
+
+
+def backward_nodes(loss: Tensor) -> Iterator[Any]:
+    """Yield the nodes of the graph through which the backward pass of a loss goes."""
+    seen = set()
+    open_nodes: list[Any] = [loss.grad_fn]
+    while open_nodes:
+        node = open_nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            open_nodes += [following for following, _ in node.next_functions]
+            yield node
+
+
+def where_kept(model: nn.Module, tensor: Tensor) -> str:
+    """Return the attribute of the model that holds a tensor which is no parameter; else its shape."""
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            leaves = [] if name in ("_parameters", "_buffers", "_modules") else tree_leaves(value)
+            for place, leaf in enumerate(leaves):
+                inner = dict(leaf.named_parameters()) if isinstance(leaf, nn.Module) else {"": leaf}
+                found = [f"[{place}].{key}" if key else "" for key, held in inner.items() if held is tensor]
+                if found:
+                    return f"{path}.{name}{found[0]}".lstrip(".")
+    return f"a tensor of shape {list(tensor.shape)}"

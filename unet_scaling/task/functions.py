@@ -21,7 +21,7 @@ from unet_scaling.data.images import SHOWN_DIGEST_CHARACTERS
 from unet_scaling.run.run_folder import is_out_of_memory
 from unet_scaling.run.training_state import one_line
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
+from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError, or_user_error
 from unet_scaling.study.texts import did_you_mean
 from unet_scaling.task.task import finite_counts
 
@@ -138,10 +138,8 @@ def import_task_file(path: Path, sha256: str | None) -> ModuleType:
     Raises UserError: 65 where the file is not the one with this SHA-256, 2 where it cannot be imported or
     lacks a function.
     """
-    try:
+    with or_user_error(f"task.file: {path} cannot be read"):
         content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"task.file: {path} cannot be read ({error.strerror})") from None
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
         digests = [f"{digest[:SHOWN_DIGEST_CHARACTERS]}..." for digest in (found, str(sha256))]
