@@ -16,7 +16,7 @@ import pooch  # type: ignore[import-untyped]
 from pooch.downloaders import ZenodoRepository  # type: ignore[import-untyped]
 
 from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER, SUFFIXES
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError, or_user_error
 from unet_scaling.study.progress import progress
 
 ARCHIVES = "archives"
@@ -53,11 +53,9 @@ def fetch(folder: Path, deposit: Deposit = INDENTS) -> bool:
     if any(parts):
         raise UserError(f"{folder} holds one of images/ and masks/ alone; name another folder")
     store = folder / ARCHIVES
-    try:
+    with or_user_error(f"{folder} cannot be written"):
         store.mkdir(parents=True, exist_ok=True)
         unpack(_archives(store, deposit), folder)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written ({error.strerror or error})") from None
     return True
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError, or_user_error
 from unet_scaling.study.files import READABLE, checksum_path, read_verified, write_verified
 from unet_scaling.study.options import Data
 from unet_scaling.study.texts import called
@@ -111,13 +111,11 @@ def _by_stem(folder: Path, problems: list[str]) -> dict[str, str]:
 
 def _list_sizes(folder: Path) -> dict[str, int]:
     """Return the bytes of every visible entry of a folder; UserError (65) where it cannot be listed."""
-    try:
+    cure = "a data folder holds images/ and masks/ with files of the same names"
+    with or_user_error(f"{folder} cannot be listed", cure, EXIT_BAD_DATA):
         entries = [entry for entry in folder.iterdir() if entry.name[0] != "."]
         visible = [entry for entry in entries if entry.name.lower() not in SYSTEM_FILES]
         return {entry.name: entry.stat().st_size if entry.exists() else 0 for entry in visible}
-    except OSError as error:
-        cure = "a data folder holds images/ and masks/ with files of the same names"
-        raise UserError(f"{folder}: cannot be listed ({error.strerror}); {cure}", EXIT_BAD_DATA) from None
 
 
 def _fault(path: Path) -> str:
@@ -370,8 +368,5 @@ def require_replaceable(path: Path) -> None:
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
     """Write a manifest whole or not at all; UserError (2) where it cannot be written."""
-    try:
+    with or_user_error(f"{path} cannot be written", "name another path with --manifest PATH"):
         write_verified(path, manifest.to_json().encode(), READABLE)
-    except OSError as error:
-        cure = "name another path with --manifest PATH"
-        raise UserError(f"{path} cannot be written ({error.strerror}); {cure}") from None

@@ -26,7 +26,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,7 +58,7 @@ from unet_scaling.data.pixels import (
     to_image,
     to_mask_values,
 )
-from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
+from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError, or_user_error
 from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
 from unet_scaling.study.options import Data
 from unet_scaling.study.progress import map_in_order
@@ -223,20 +223,15 @@ class Verification:
     def _hash(self, path: Path) -> tuple[Attributes, str]:
         """Return the attributes from before the reading, so that a change during it is seen later."""
         attributes = self._attributes(path)
-        try:
-            file = self._files.get(path)
-            with nullcontext(file) if file else path.open("rb") as opened:
-                opened.seek(0)
-                return attributes, hashlib.file_digest(opened, "sha256").hexdigest()
-        except OSError as error:
-            raise _unreadable(path, error) from None
+        file = self._files.get(path)
+        with _or_unverified(path), nullcontext(file) if file else path.open("rb") as opened:
+            opened.seek(0)
+            return attributes, hashlib.file_digest(opened, "sha256").hexdigest()
 
     def _attributes(self, path: Path) -> Attributes:
         file = self._files.get(path)
-        try:
+        with _or_unverified(path):
             status = os.fstat(file.fileno()) if file else path.stat()
-        except OSError as error:
-            raise _unreadable(path, error) from None
         # The time of the last change of status cannot be set by programs that keep the others (cp -p, rsync).
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
@@ -251,8 +246,8 @@ def verification_of_files(manifest: Manifest, data: Data, index: int, count: int
     return Verification(digests, cure)
 
 
-def _unreadable(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path}: cannot be verified ({error.strerror}); is its disk there?", EXIT_BUG)
+def _or_unverified(path: Path) -> AbstractContextManager[None]:
+    return or_user_error(f"{path} cannot be verified", "is its disk there?", EXIT_BUG)
 
 
 @dataclass(frozen=True)
@@ -345,7 +340,7 @@ def build_cache(manifest: Manifest, data: Data, cache_root: Path) -> Path:
     if cache.is_dir():
         _require_undamaged(cache)
         return cache
-    try:
+    with or_not_kept(cache_root):
         cache_root.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(cache_root)
         needed = len(manifest.pairs) * pair_bytes(data)
@@ -354,13 +349,12 @@ def build_cache(manifest: Manifest, data: Data, cache_root: Path) -> Path:
             sizes = f"the decoded images take {needed / 2**20:.0f} MiB, {free / 2**20:.0f} MiB are free"
             raise UserError(f"{cache_root}: {sizes}; {CURE_OF_DISK}, or data.loading = 'decode'")
         _build(manifest, data, cache)
-    except OSError as error:
-        raise cannot_be_kept(cache_root, error) from None
     return cache
 
 
-def cannot_be_kept(cache_root: Path, error: OSError) -> UserError:
-    return UserError(f"{cache_root}: cannot keep decoded images ({error.strerror}); {CURE_OF_DISK}")
+def or_not_kept(cache_root: Path) -> AbstractContextManager[None]:
+    """Let an OSError inside become a UserError that names the folder of caches."""
+    return or_user_error(f"{cache_root} cannot keep decoded images", CURE_OF_DISK)
 
 
 def _require_undamaged(cache: Path) -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 from tifffile import COMPRESSION, PHOTOMETRIC, PLANARCONFIG, SAMPLEFORMAT
 
 from unet_scaling.data.folder import HIGHEST_VALUE
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError, or_user_error
 
 # Of a whole or floating type, [height, width, channels].
 Pixels = npt.NDArray[Any]
@@ -61,10 +61,8 @@ class _UnreadError(ValueError):
 
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file; UserError (65) where it is empty or cannot be read."""
-    try:
+    with or_user_error(f"{path}: cannot be read", code=EXIT_BAD_DATA):
         content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})", EXIT_BAD_DATA) from None
     if not content:
         raise UserError(f"{path}: is empty", EXIT_BAD_DATA)
     return content

@@ -16,7 +16,7 @@ from PIL import Image
 from pydantic import NonNegativeInt, PositiveInt, ValidationError
 
 from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER
-from unet_scaling.study.errors import UserError
+from unet_scaling.study.errors import UserError, or_user_error
 from unet_scaling.study.files import READABLE, write_atomically
 from unet_scaling.study.progress import map_in_order
 from unet_scaling.study.validation import StrictModel
@@ -62,7 +62,7 @@ def make(folder: Path, count: int, height: int, width: int, seed: int) -> bool:
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         raise UserError(f"--{fault['loc'][0]}: found {fault['input']}; {fault['msg']}") from None
-    try:
+    with or_user_error(f"{folder} cannot be written", "name another folder"):
         if _is_complete(folder, parameters):
             return False
         for part in (IMAGES_FOLDER, MASKS_FOLDER):
@@ -70,8 +70,6 @@ def make(folder: Path, count: int, height: int, width: int, seed: int) -> bool:
         _write_parameters(folder, parameters)
         list(map_in_order(partial(_write_pair, folder, parameters), range(count), "drawing"))
         _write_parameters(folder, parameters.model_copy(update={"complete": True}))
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written ({error.strerror}); name another folder") from None
     return True
 
 

@@ -25,12 +25,7 @@ from unet_scaling.group.group import Group
 from unet_scaling.measure.compute_recorder import parameter_bytes
 from unet_scaling.measure.epoch_meter import Clock
 from unet_scaling.model import Norm, UNet
-from unet_scaling.study.compute_profile import (
-    ComputeProfile,
-    ComputeStep,
-    ProfileFile,
-    profile_of,
-)
+from unet_scaling.study.compute_profile import ComputeProfile, ComputeStep, ProfileFile, profile_of
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import dilated
 from unet_scaling.study.errors import UserError
@@ -59,7 +54,7 @@ class _Part:
 class _Step:
     """Its parts; parameters in the order in which their gradients get ready, and when.
 
-    Those moments are counted since the backward pass began.
+    Those moments are counted since the backward pass began, which is when the forward pass ends.
     """
 
     data: _Part
@@ -98,32 +93,20 @@ class EmulatedCompute:
         self._cleared = _NOTHING
 
     def begin_pass(self) -> None:
-        """Begin the next pass; its data are waited for first."""
-        self._step = next(self._drawn)
+        """Begin the next pass, by `step`; its data are waited for first."""
+        self.step = next(self._drawn)
         self._waited_for = self._cleared
         self._cleared = _NOTHING
-        self._optimizer = self._step.optimizer
+        self._optimizer = self.step.optimizer
         self._begin(self._waited_for)
-
-    def load(self) -> None:
-        """Wait as long as the batch took to be on the device."""
-        self._wait_for(self._step.data)
 
     def skip_loading(self) -> None:
         """Begin the forward pass: the batch was really loaded."""
         self._begin(self._waited_for)
 
-    def order(self) -> tuple[int, ...]:
-        """Return the parameters in the order in which their gradients get ready in this pass."""
-        return self._step.order
-
-    def forward(self) -> None:
-        """Wait for the forward pass; the backward pass begins when it ends."""
-        self._wait_for(self._step.forward)
-
     def gradient(self, place: int) -> None:
-        """Wait until the gradient is ready that comes at this place, from 0, in that order."""
-        step = self._step
+        """Wait until the gradient is ready that comes at this place, from 0, in the order of the step."""
+        step = self.step
         is_last = place + 1 == len(step.order)
         _keep_core(self._cpu_began + step.ready_cpu_seconds[place])
         _sleep_until(self._began + step.ready_seconds[place], 0.0 if is_last else self._shortest_sleep)
@@ -131,7 +114,7 @@ class EmulatedCompute:
     def update(self) -> None:
         """Wait as long as the optimizer took; before any pass there is nothing to update."""
         self._begin(_NOTHING)
-        self._wait_for(self._optimizer)
+        self.wait_for(self._optimizer)
 
     @contextmanager
     def clearing(self) -> Iterator[None]:
@@ -149,7 +132,7 @@ class EmulatedCompute:
         self._began = time.perf_counter() - waited_for.seconds
         self._cpu_began = time.thread_time() - waited_for.cpu_seconds
 
-    def _wait_for(self, part: _Part) -> None:
+    def wait_for(self, part: _Part) -> None:
         """Return when this part is over; the next one begins when it should have been, or now if later."""
         _keep_core(self._cpu_began + part.cpu_seconds)
         end = self._began + part.seconds
@@ -204,7 +187,7 @@ class ReplayedImages:
 
     def gather(self, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """Wait; return one pixel, whatever was asked for."""
-        emulated_compute.load()
+        emulated_compute.wait_for(emulated_compute.step.data)
         return torch.zeros(_PIXEL, dtype=torch.uint8), torch.zeros(_PIXEL[1:], dtype=torch.uint8)
 
 
@@ -258,15 +241,15 @@ class EmulatedUNet(UNet):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return one logit of zero, whatever the images are."""
-        order = emulated_compute.order()
+        step = emulated_compute.step
         weights = list(self.parameters())
         logits = images.new_zeros(1, 1, 1, 1)
         # The node that is made last runs first in the backward pass; a gradient is accumulated, and its hooks
         # are called, before the next node runs.
-        for place in reversed(range(len(order))):
-            weight = weights[order[place]]
+        for place in reversed(range(len(step.order))):
+            weight = weights[step.order[place]]
             logits = _ReadyGradient.apply(logits, weight, place)  # type: ignore[no-untyped-call]
-        emulated_compute.forward()
+        emulated_compute.wait_for(step.forward)
         return logits
 
 

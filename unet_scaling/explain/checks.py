@@ -21,13 +21,7 @@ from torch import nn
 from unet_scaling.explain.maps import CleanImage, ExplainedNetwork, MapMaker, clean_image, explained_network
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.options import CURVE_STREAM, UNTRAINED_STREAM
-from unet_scaling.study.saliency import (
-    SCORES,
-    ExplainedImage,
-    Faithfulness,
-    SaliencyScore,
-    UntrainedMap,
-)
+from unet_scaling.study.saliency import SCORES, ExplainedImage, Faithfulness, SaliencyScore, UntrainedMap
 
 NOTHING_PREDICTED = "nothing is predicted on the image itself: there is no score to explain"
 # Orders of which the random curves are the mean: one alone differs from another as much as from a map's.

@@ -12,8 +12,8 @@ stays, as long as it is of the same weights, images and options.
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.epoch_meter import PartClock
 from unet_scaling.model import UNet
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, UserError
+from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, UserError, or_user_error
 from unet_scaling.study.files import read_verified, remove_unfinished, write_atomically, write_verified
 from unet_scaling.study.progress import progress
 from unet_scaling.study.record_lines import SALIENCY_FOLDER, SALIENCY_ORIGIN_NAME
@@ -260,13 +260,9 @@ class MapFiles:
         return SaliencyFile(file=path.relative_to(self.folder).as_posix(), sha256=digest)
 
 
-@contextmanager
-def _or_stop(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        cure = "make room and start the run again: it goes on with the maps that are missing"
-        raise UserError(f"{path} cannot be written: {error.strerror or error}; {cure}", EXIT_BUG) from None
+def _or_stop(path: Path) -> AbstractContextManager[None]:
+    cure = "make room and start the run again: it goes on with the maps that are missing"
+    return or_user_error(f"{path} cannot be written", cure, EXIT_BUG)
 
 
 @dataclass(frozen=True)

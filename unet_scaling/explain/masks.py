@@ -25,7 +25,7 @@ from xaitk_saliency.impls.perturb_image.rise import RISEGrid
 from xaitk_saliency.impls.perturb_image.sliding_radial import SlidingRadial
 from xaitk_saliency.impls.perturb_image.sliding_window import SlidingWindow
 
-from unet_scaling.study.errors import EXIT_BUG, UserError
+from unet_scaling.study.errors import EXIT_BUG, or_user_error
 from unet_scaling.study.options import SaliencyOptions
 
 # Of masks that are made at a time.
@@ -142,7 +142,9 @@ class MaskStore:
     def __init__(self, chunks: Iterable[MaskArray]) -> None:
         """Keep all masks of these chunks. Raises UserError (1) where no temporary file can hold them."""
         self.count = 0
-        try:
+        place = tempfile.gettempdir()
+        cure = "set TMPDIR to a folder with more room"
+        with or_user_error(f"saliency: {place} cannot hold the masks", cure, EXIT_BUG):
             self._file = tempfile.TemporaryFile()  # noqa: SIM115, open as long as the masks
             for chunk in chunks:
                 self.is_packed = chunk.dtype == np.bool_
@@ -152,9 +154,6 @@ class MaskStore:
                 self.height, self.width = chunk.shape[1:]
                 self._layout = (kept.dtype, kept.shape[1:])
             self._file.flush()
-        except OSError as error:
-            found = f"{tempfile.gettempdir()} cannot hold the masks: {error.strerror}"
-            raise UserError(f"saliency: {found}; set TMPDIR to a folder with more room", EXIT_BUG) from None
 
     def __iter__(self) -> Iterator[MaskArray]:
         return self.rows(0, self.height)

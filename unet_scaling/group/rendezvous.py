@@ -17,7 +17,7 @@ from datetime import timedelta
 from http.server import HTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any
 
 from unet_scaling.group.identity import Identity, rendezvous_address
 from unet_scaling.group.watchdog import blocking
@@ -49,17 +49,17 @@ WITHOUT_NCCL = (
     "HOROVOD_GPU_OPERATIONS=NCCL, as environment/install.sh does where it finds a CUDA toolkit"
 )
 POLL_SECONDS = 0.05
+# Objects of torch and of Horovod, whose classes only a twin may import: a TCPStore, and the module.
+Store = Any
+Horovod = Any
 # Nobody asks the server to end, so that it need not wake up to see.
 SHUTDOWN_POLL_SECONDS = 1e6
 
 
 @contextmanager
 def rendezvous(
-    identity: Identity,
-    config: RunConfig,
-    server: Any,  # noqa: ANN401, only a twin may import the classes of its framework
-    handler: type | None = None,
-) -> Iterator[Any]:
+    identity: Identity, config: RunConfig, server: Callable[..., Any], handler: type | None = None
+) -> Iterator[Store]:
     """Inside, this worker can join the framework's group; yields torch's store, where there is one.
 
     `server` is torch's TCPStore, or Horovod's RendezvousHTTPServer with its request `handler`. Raises
@@ -93,20 +93,10 @@ def rendezvous(
         ) from error
 
 
-class Store(Protocol):
-    """The part of TCPStore that is used here; only a twin may import it."""
-
-    def set(self, key: str, value: str) -> None: ...
-    def get(self, key: str) -> bytes: ...
-    def wait(self, keys: list[str], timeout: timedelta) -> None: ...
-    def check(self, keys: list[str]) -> bool: ...
-    def set_timeout(self, timeout: timedelta) -> None: ...
-
-
 def open_store(
     store_class: Callable[..., Store], identity: Identity, host: str, port: int, timeout_seconds: int
 ) -> Store:
-    """Return the store once all workers have reached it; worker 0 serves it.
+    """Return torch's store once all workers have reached it; worker 0 serves it.
 
     Its `timeout` is then the one for the group: it comes after the watchdog's, which names the option.
     Raises RuntimeError, on every worker that arrived, naming those that did not.
@@ -199,17 +189,6 @@ def _mapped_files() -> set[str]:
         with suppress(OSError):
             mapped |= {line.split(maxsplit=5)[-1] for line in maps.read_text(errors="replace").splitlines()}
     return mapped
-
-
-class Horovod(Protocol):
-    """The part of horovod.torch that is used here; only its twin may import it."""
-
-    def rank(self) -> int: ...
-    def size(self) -> int: ...
-    def mpi_enabled(self) -> bool: ...
-    def mpi_built(self) -> bool: ...
-    def gloo_built(self) -> bool: ...
-    def nccl_built(self) -> bool: ...
 
 
 def is_mpi(config: RunConfig) -> bool:

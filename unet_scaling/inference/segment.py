@@ -21,21 +21,9 @@ from PIL import Image
 from torch import nn
 
 from unet_scaling.data.batches import CropBox, ImageBatch, to_device
-from unet_scaling.data.folder import (
-    MASKS_FOLDER,
-    FilePair,
-    read_manifest,
-)
+from unet_scaling.data.folder import MASKS_FOLDER, FilePair, read_manifest
 from unet_scaling.data.images import collate, fit_pair, foreground_of
-from unet_scaling.data.pixels import (
-    Bytes,
-    Pixels,
-    decode,
-    describe_mode,
-    fitted_box,
-    read_bytes,
-    to_image,
-)
+from unet_scaling.data.pixels import Bytes, Pixels, decode, describe_mode, fitted_box, read_bytes, to_image
 from unet_scaling.group.identity import identify
 from unet_scaling.group.worker import start_worker
 from unet_scaling.inference.masks import (

@@ -25,13 +25,7 @@ from unet_scaling.measure.counters import CounterMeter
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import clock_seconds, dilated
 from unet_scaling.study.options import STEP_SAMPLE_STREAM
-from unet_scaling.study.record_lines import (
-    PHASE_COLUMNS,
-    Budget,
-    LongestStep,
-    Phase,
-    Probe,
-)
+from unet_scaling.study.record_lines import PHASE_COLUMNS, Budget, LongestStep, Phase, Probe
 
 # Marks of a step: 5 in each forward and backward pass, 4 outside them.
 MARKS_PER_PASS = 5

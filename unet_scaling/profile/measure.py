@@ -19,13 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unet_scaling.data.batches import (
-    PREFETCHED_BATCHES,
-    ImageData,
-    ImageSource,
-    to_floats,
-    transfer,
-)
+from unet_scaling.data.batches import PREFETCHED_BATCHES, ImageData, ImageSource, to_floats, transfer
 from unet_scaling.data.folder import Manifest, read_manifest
 from unet_scaling.data.images import (
     BUILDING_PREFIX,
@@ -33,13 +27,13 @@ from unet_scaling.data.images import (
     DecodedImages,
     Verification,
     build_cache,
-    cannot_be_kept,
     collate,
     convert_pair,
     decode_pair,
     default_cache_root,
     fit_pair,
     open_cache,
+    or_not_kept,
     pair_bytes,
     read_pair,
 )
@@ -164,11 +158,9 @@ def open_subject(study: StudyConfig, samples: int) -> Iterator[Subject]:
     whole_batches = np.resize(order, (-(-samples // batch), batch))  # repeats where they do not fill the last
     # On the disk of the real cache; what a killed profile leaves is removed with builds.
     root = default_cache_root()
-    try:
+    with or_not_kept(root):
         root.mkdir(parents=True, exist_ok=True)
         temporary = tempfile.TemporaryDirectory(dir=root, prefix=BUILDING_PREFIX)
-    except OSError as error:
-        raise cannot_be_kept(root, error) from None
     with temporary as name:
         build_cache(sample, config.data, Path(name))
         yield Subject(config, sample, Path(name), whole_batches, tuple(_notes_on_axes(study)))

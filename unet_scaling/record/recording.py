@@ -27,7 +27,7 @@ from unet_scaling.group.rendezvous import horovod_transport
 from unet_scaling.group.worker import own_facts, provenance, speed_variables
 from unet_scaling.record.meter import LoopHooks, MarkedModel, ScriptMeter
 from unet_scaling.study.config import PLAIN_NAME, PLAIN_NAME_WORDS
-from unet_scaling.study.errors import UserError
+from unet_scaling.study.errors import UserError, or_user_error
 from unet_scaling.study.files import write_verified
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
 from unet_scaling.study.record_lines import STEPS_NAME, End, RecordLine, ScriptHeader, WorkerFacts
@@ -97,18 +97,14 @@ def group_of_script(framework: str, model: nn.Module | None) -> Group:
     if joined and framework == "horovod":
         identity = Identity(library.rank(), library.size(), 0, "script")
 
-        def start_horovod(tensor: Tensor) -> Callable[[], object]:
+        def start_sum(tensor: Tensor) -> Callable[[], object]:
             return partial(library.synchronize, library.allreduce_async_(tensor, op=library.Sum))
 
-        return Group(identity, device, start_horovod, horovod_transport(library, identity))
+        return Group(identity, device, start_sum, horovod_transport(library, identity))
     if joined:
-
-        def start_native(tensor: Tensor) -> Callable[[], object]:
-            wait: Callable[[], object] = library.all_reduce(tensor, async_op=True).wait
-            return wait
-
         identity = Identity(library.get_rank(), library.get_world_size(), 0, "script")
-        return Group(identity, device, start_native, {"backend": library.get_backend()})
+        transport = {"backend": library.get_backend()}
+        return Group(identity, device, lambda own: library.all_reduce(own, async_op=True).wait, transport)
     launched = identify(os.environ)
     # A batch script of Slurm has the variables of its job, without being one of its tasks.
     if launched.size > 1 and launched.launcher != "Slurm":
@@ -173,11 +169,9 @@ class Recording:
                 return
             header = script_header(study, framework, options, self._group, workers)
             self._folder, header = make_run_folder(logs / study, header)
-            try:
+            with or_user_error(f"{SOURCE}: {self._folder / RECORD_NAME} cannot be written"):
                 self._writer = RecordWriter(self._folder / RECORD_NAME)
                 self._writer.write(header)
-            except OSError as error:
-                raise UserError(f"{SOURCE}: the record cannot be written: {error}") from None
             print(f"recording into {self._folder}", flush=True)
 
         self._group.run_on_all(begin_record)
@@ -317,7 +311,7 @@ def make_run_folder(study: Path, first: ScriptHeader) -> tuple[Path, ScriptHeade
     options = [f"{key}={value}" for key, value in first.options.items()]
     parts = [FOLDER_PREFIX, first.framework, f"w{len(first.workers):02d}", *options]
     name = re.sub(r"[^A-Za-z0-9.+=_-]+", "_", "-".join(parts))
-    try:
+    with or_user_error(f"{SOURCE}: no run folder can be made in {study}"):
         study.mkdir(parents=True, exist_ok=True)
         if (study / STUDY_NAME).exists() or list_run_folders(study):
             found = f"found {study.name!r}, but {study} holds runs that were submitted"
@@ -327,8 +321,6 @@ def make_run_folder(study: Path, first: ScriptHeader) -> tuple[Path, ScriptHeade
             with suppress(FileExistsError):
                 folder.mkdir()
                 return folder, first.model_copy(update={"repeat": repeat})
-    except OSError as error:
-        raise UserError(f"{SOURCE}: no run folder can be made in {study}: {error}") from None
     raise AssertionError("numbers of repeats do not end")
 
 

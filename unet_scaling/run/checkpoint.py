@@ -17,7 +17,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -39,6 +39,7 @@ from unet_scaling.study.errors import (
     NoSafePointError,
     StoppedError,
     UserError,
+    or_user_error,
 )
 from unet_scaling.study.files import checksum_path, read_verified, retry_transient, write_verified
 from unet_scaling.study.record_lines import AttemptFacts, Epoch, Evaluation, WorkerFacts
@@ -206,13 +207,11 @@ def _restored(
 
 def _write(folder: Path, progress: Progress, content: bytes) -> None:
     path = folder / f"checkpoint-{progress.epoch:05d}-{progress.step:07d}.pt"
-    try:
+    with or_user_error("the checkpoint could not be written, the run stops", code=EXIT_BUG):
         retry_transient(lambda: _require_space(folder, 2 * len(content)))
         write_verified(path, content)
-        for old in list(_newest_first(folder))[KEPT_CHECKPOINTS:]:
+        for old in _newest_first(folder)[KEPT_CHECKPOINTS:]:
             _remove(old)
-    except OSError as error:
-        raise UserError(f"the checkpoint could not be written, the run stops: {error}", EXIT_BUG) from None
 
 
 def _require_space(folder: Path, needed: int) -> None:
@@ -253,8 +252,8 @@ def _require_parts(state: object, parts: dict[str, type]) -> None:
             raise ValueError(f"its {name!r} is a {type(state.get(name)).__name__}, not a {kind.__name__}")
 
 
-def _newest_first(folder: Path) -> Iterator[Path]:
-    return iter(sorted(folder.glob(CHECKPOINTS), reverse=True))
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted(folder.glob(CHECKPOINTS), reverse=True)
 
 
 def _remove(path: Path) -> None:
@@ -370,14 +369,8 @@ class Position:
 
 
 Save = Callable[[Position, EpochSoFar], None]
-
-
-@dataclass(frozen=True)
-class Start:
-    """The position at which this attempt begins: the start of training, or that of a checkpoint."""
-
-    position: Position
-    so_far: EpochSoFar
+# Where an attempt begins: the start of training, or a checkpoint within an epoch.
+Start = tuple[Position, EpochSoFar]
 
 
 class SafePoints:
@@ -388,7 +381,7 @@ class SafePoints:
     ) -> None:
         """`seconds_between` are those of training between two checkpoints; 0: none but when told to stop."""
         self._group = group
-        self._start = start
+        self._begun_at, self._begun = start
         self._interruption = interruption
         self._save = save
         self._seconds_between_saves = seconds_between or float("inf")
@@ -399,12 +392,12 @@ class SafePoints:
 
     def is_first(self, epoch: int) -> bool:
         """Return whether this is the first epoch that this attempt trains, which is the warm-up."""
-        return epoch == self._start.position.epoch
+        return epoch == self._begun_at.epoch
 
     def begin_epoch(self, epoch: int) -> tuple[int, EpochSoFar]:
         """Return the steps already done of this epoch, and what they gave; a safe point in itself."""
         if self.is_first(epoch):
-            return self._start.position.step, self._start.so_far
+            return self._begun_at.step, self._begun
         nothing = EpochSoFar(torch.zeros((), device=self._group.device), 0.0)
         self.visit(Position(epoch, 0), nothing, diverged=False)
         return 0, nothing

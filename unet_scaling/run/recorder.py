@@ -26,7 +26,6 @@ from unet_scaling.run.checkpoint import (
     Position,
     Progress,
     SafePoints,
-    Start,
     load_checkpoint,
     remove_checkpoints,
     require_same_facts,
@@ -44,6 +43,7 @@ from unet_scaling.study.errors import (
     EXIT_RESUME,
     StoppedError,
     UserError,
+    or_user_error,
 )
 from unet_scaling.study.files import write_atomically, write_json_with_checksum, write_verified
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
@@ -139,11 +139,11 @@ class Recorder:
     def resume(self, trained: Trained) -> SafePoints:
         """Go back to the newest checkpoint, if there is one, and write the header."""
         config = self._run.config
-        start = Start(Position(0, 0), EpochSoFar(torch.zeros((), device=self._group.device), 0.0))
+        start = (Position(0, 0), EpochSoFar(torch.zeros((), device=self._group.device), 0.0))
         checkpoint = load_checkpoint(self._run.path, self._group, trained, config.digest())
         if checkpoint is not None:
             progress, so_far = checkpoint
-            start = Start(Position(progress.epoch, progress.step), so_far)
+            start = (Position(progress.epoch, progress.step), so_far)
             resumed = Resumed(epoch=progress.epoch, step=progress.step)
             update = {"resumed": resumed, "earlier": progress.attempts}
             self._header = self._header.model_copy(update=update)
@@ -151,7 +151,7 @@ class Recorder:
             self._resumed_lines = progress.lines()
             self.epochs = list(progress.epochs)
             self.results = list(progress.results)
-            self._print(f"resuming {self._words(start.position)}")
+            self._print(f"resuming {self._words(start[0])}")
         self._write(self._header)
         self._startup.mark("distribution_seconds")
         seconds = 60 * config.training.checkpoint_minutes
@@ -191,10 +191,10 @@ class Recorder:
         """
         config = self._run.config
         self._startup.mark("warm_up_step_seconds")
-        self._write_if_known(self._startup.startup(self._group))
+        self._write(self._startup.startup(self._group))
         quota = self._group.run_on_all(self._enter_quota)
         if config.training.budget == "on":
-            self._write_if_known(probe_network(self._group))
+            self._write(probe_network(self._group))
             steps = data.steps_per_epoch
             self._meter = BudgetMeter(self._group, config, replica, steps, self._communication, quota)
         if config.training.compute_profile == "on":
@@ -362,7 +362,7 @@ class Recorder:
     def fail(self, error: Exception) -> None:
         """End the record of a run that diverged or stopped in order. A full disk does not hide the error."""
         try:
-            self._write_if_known(_end(error))
+            self._write(_end(error))
             self._write_steps()
         except (OSError, UserError) as problem:
             print(f"error: the end could not be recorded: {problem}", file=sys.stderr, flush=True)
@@ -371,14 +371,11 @@ class Recorder:
             with suppress(RuntimeError):
                 self._group.wait_for_all()
 
-    def _write(self, line: RecordLine) -> None:
-        if self._writer is not None:
+    def _write(self, line: RecordLine | None) -> None:
+        """Append a line to the record, unless there is nothing to say."""
+        if self._writer is not None and line is not None:
             with _needed(self._run.path / RECORD_NAME):
                 self._writer.write(line)
-
-    def _write_if_known(self, line: RecordLine | None) -> None:
-        if line is not None:
-            self._write(line)
 
     def _print(self, text: str) -> None:
         if self._group.rank == 0:
@@ -388,11 +385,8 @@ class Recorder:
 @contextmanager
 def _needed(path: Path) -> Iterator[Path]:
     """Raise UserError where this file, which a run must leave, cannot be written."""
-    try:
+    with or_user_error(f"{path} cannot be written, the run stops", "launch it again", EXIT_BUG):
         yield path
-    except OSError as error:
-        problem = f"{path} cannot be written, the run stops: {error.strerror or error}; launch it again"
-        raise UserError(problem, EXIT_BUG) from None
 
 
 def _end(error: Exception) -> End | None:

@@ -47,6 +47,7 @@ from unet_scaling.study.errors import (
     StoppedError,
     UserError,
     WaitedTooLongError,
+    or_user_error,
     report_name,
 )
 from unet_scaling.study.files import remove_unfinished, write_json_with_checksum
@@ -148,14 +149,12 @@ def take_run_folder(run: RunFolder, group: Group, claim: RunClaim) -> None:
 
 def _try_to_take(run: RunFolder, claim: RunClaim) -> str:
     """Return the owner whose end is waited for; empty where the folder is this attempt's."""
-    try:
+    with or_user_error(f"{run.path} cannot be claimed"):
         owner = claim.try_to_take()
         if not owner:
             # Reports of an attempt of this number that was refused would explain how this one ends.
             for path in run.path.glob(report_name(run.attempt, "*")):
                 path.unlink(missing_ok=True)
-    except OSError as error:
-        raise UserError(f"the run folder cannot be claimed: {error}") from None
     return owner
 
 
@@ -165,7 +164,7 @@ def new_record(run: RunFolder) -> RecordWriter:
     Raises UserError where it cannot be written, and where another attempt began meanwhile.
     """
     record = run.path / RECORD_NAME
-    try:
+    with or_user_error(f"{record} cannot be written"):
         begun = len(attempt_records(run.path)) + record.exists()
         if begun + 1 != run.attempt or (record.exists() and read_record(record).complete):
             raise UserError(f"{run.path}: another attempt began while this one started; start it again")
@@ -176,8 +175,6 @@ def new_record(run: RunFolder) -> RecordWriter:
         if record.exists():
             set_record_aside(run.path)
         return RecordWriter(record)
-    except OSError as error:
-        raise UserError(f"the record cannot be written: {error}") from None
 
 
 @contextmanager

@@ -62,6 +62,16 @@ class UserError(Exception):
         self.exit_code = exit_code
 
 
+@contextmanager
+def or_user_error(problem: str, cure: str = "", code: int = EXIT_USAGE) -> Iterator[None]:
+    """Let an OSError inside become a UserError: what cannot be done, why, and what helps."""
+    try:
+        yield
+    except OSError as error:
+        parts = [f"{problem}: {error.strerror or error}", cure]
+        raise UserError("; ".join(filter(None, parts)), code) from None
+
+
 class StoppedError(UserError):
     """A run that was asked to stop has saved its state at this (epoch, steps done).
 

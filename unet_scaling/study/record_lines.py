@@ -24,7 +24,7 @@ SALIENCY_ORIGIN_NAME = "origin.json"
 # As the name of a column of tables, and in sentences.
 SCORE_NAME = r"^[a-z][a-z0-9_]{0,39}$"
 ScoreName = Annotated[str, Field(pattern=SCORE_NAME)]
-PositiveSeconds = Annotated[FiniteFloat, Field(gt=0)]
+AboveZero = Annotated[FiniteFloat, Field(gt=0)]
 # Beside the record: written by a complete run, read by the report.
 PICTURES_NAME = "pictures.json"
 # The first test images: the same for all runs of one split.
@@ -186,20 +186,14 @@ class Budget(StrictModel):
 
     def worker_sums(self) -> list[float]:
         """Return the seconds of all phases of each worker."""
-        return [sum(phases) for phases in zip(*self._phases(), strict=True)]
-
-    def _phases(self) -> list[list[float]]:
-        return [getattr(self, column) for column in PHASE_COLUMNS]
+        phases = [getattr(self, column) for column in PHASE_COLUMNS]
+        return [sum(of_worker) for of_worker in zip(*phases, strict=True)]
 
     @model_validator(mode="after")
-    def _one_number_per_worker(self) -> Self:
-        counts = {len(numbers) for numbers in self._phases()}
+    def _agrees_with_itself(self) -> Self:
+        counts = {len(getattr(self, column)) for column in PHASE_COLUMNS}
         if len(counts) != 1:
             raise ValueError(f"the phases name different numbers of workers: {sorted(counts)}")
-        return self
-
-    @model_validator(mode="after")
-    def _wire_is_within_every_sync(self) -> Self:
         least = min(self.sync_seconds, default=0.0)
         if self.wire_seconds > least * (1 + TOLERANCE):
             raise ValueError(f"wire is {self.wire_seconds} s, but a worker's sync only {least} s")
@@ -240,7 +234,7 @@ class CpuFacts(StrictModel):
     )
     cores: PositiveInt = Field(description="that the training thread may run on")
     peak_memory_bytes: PositiveInt | None = Field(None, description="of the process since it began")
-    frequency_mhz: Annotated[FiniteFloat, Field(gt=0)] | None = Field(description="their mean, at the end")
+    frequency_mhz: AboveZero | None = Field(description="their mean, at the end")
     quota: QuotaFacts | None = Field(None, description="none where the cluster was not dilated")
 
 
@@ -285,8 +279,8 @@ class Probe(StrictModel):
     kind: Literal["probe"] = "probe"
     bytes: list[PositiveInt] = Field(description="of one message, ascending")
     repeats: list[PositiveInt]
-    median_seconds: list[Annotated[FiniteFloat, Field(gt=0)]]
-    minimum_seconds: list[Annotated[FiniteFloat, Field(gt=0)]]
+    median_seconds: list[AboveZero]
+    minimum_seconds: list[AboveZero]
 
     @model_validator(mode="after")
     def _one_number_per_size(self) -> Self:
@@ -303,16 +297,14 @@ class Epoch(StrictModel):
 
     kind: Literal["epoch"] = "epoch"
     epoch: NonNegativeInt
-    seconds: PositiveSeconds = Field(description="of the slowest worker")
-    worker_seconds: list[PositiveSeconds]
+    seconds: AboveZero = Field(description="of the slowest worker")
+    worker_seconds: list[AboveZero]
     images: PositiveInt = Field(description="processed by all workers")
     steps: PositiveInt = Field(description="of the optimizer; of a script, batches")
     loss: FiniteFloat | None = Field(
         description="mean over the images; none of an emulated run, nor of a script's"
     )
-    learning_rate: Annotated[FiniteFloat, Field(gt=0)] | None = Field(
-        None, description="none of a script's run"
-    )
+    learning_rate: AboveZero | None = Field(None, description="none of a script's run")
     warmup: bool = Field(description="not to be used for throughput")
     budget: Budget | None = Field(None, description="where the seconds went; none where it was off")
     no_budget: str | None = Field(None, description="why there is none though it was on")
@@ -342,9 +334,9 @@ class Evaluated(StrictModel):
     """What every evaluation over the whole test set records besides its counts."""
 
     epochs: NonNegativeInt = Field(description="epochs trained before it")
-    training_seconds: Annotated[FiniteFloat, Field(ge=0)] = Field(description="sum of those epochs' seconds")
+    training_seconds: Duration = Field(description="sum of those epochs' seconds")
     images: PositiveInt = Field(description="of the test set, or its samples, each once")
-    seconds: PositiveSeconds
+    seconds: AboveZero
     weights_sha256: Digest
 
 
@@ -465,25 +457,17 @@ class Saliency(StrictModel):
     check_seconds: Duration = Field(description="for overlays, curves and untrained maps, after the clock")
 
     @model_validator(mode="after")
-    def _counts_fit(self) -> Self:
+    def _agrees_with_itself(self) -> Self:
         if not self.maps_made_here <= self.maps <= self.images:
             raise ValueError(
                 f"{self.maps_made_here} maps made here, {self.maps} maps, {self.images} images: each may be "
                 "at most the next"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _one_entry_per_worker(self) -> Self:
         counts = {len(self.worker_seconds), len(self.phases), len(self.peak_bytes)}
         if len(counts) != 1:
             raise ValueError(f"worker_seconds, phases and peak_bytes are of {sorted(counts)} workers")
         if self.seconds != max(self.worker_seconds):
             raise ValueError(f"seconds is {self.seconds}, the slowest worker took {max(self.worker_seconds)}")
-        return self
-
-    @model_validator(mode="after")
-    def _phases_sum_to_the_seconds(self) -> Self:
         for worker, (phases, seconds) in enumerate(zip(self.phases, self.worker_seconds, strict=True)):
             if abs(phases.total() - seconds) > TOLERANCE * seconds:
                 raise ValueError(
@@ -551,4 +535,4 @@ class Probed(StrictModel):
     device: str = Field(description="'cpu' or the name of the GPU")
     cores: PositiveInt = Field(description="that the worker had")
     images_per_step: PositiveInt
-    step_seconds: list[Annotated[FiniteFloat, Field(gt=0)]] = Field(min_length=1)
+    step_seconds: list[AboveZero] = Field(min_length=1)

@@ -22,7 +22,7 @@ from unet_scaling.study.config import (
     StudyConfig,
     task_file,
 )
-from unet_scaling.study.errors import UserError
+from unet_scaling.study.errors import UserError, or_user_error
 from unet_scaling.study.files import read_json_with_checksum
 from unet_scaling.study.options import BUILT_IN_TABLES, OPTION_TABLES, TASK_DATA_KEYS
 from unet_scaling.study.record_lines import Epoch, Evaluation
@@ -202,10 +202,8 @@ def _with_task_file(content: dict[str, Any], source: Path) -> dict[str, Any]:
 
 def task_sha256(path: Path, key: str) -> str:
     """Return the SHA-256 of the file of a task; UserError that begins with `key` where it cannot be read."""
-    try:
+    with or_user_error(f"{key}: found {path}, which cannot be read"):
         return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise UserError(f"{key}: found {path}, which cannot be read ({error.strerror})") from None
 
 
 def older_log(epochs: list[Epoch], result: Evaluation) -> str:
