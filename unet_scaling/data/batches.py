@@ -331,7 +331,6 @@ class SampleSource:
         self._first_test = len(train)
 
     def gather(self, indices: Indices) -> Batch:
-        """Return the samples of these numbers as one batch in memory."""
         return self._collate([self.sample(int(index)) for index in indices])
 
     def sample(self, index: int) -> Any:  # noqa: ANN401
@@ -350,7 +349,6 @@ class SampleData(RunData):
     digests: Mapping[int, str] = field(default_factory=dict)
 
     def test_share(self) -> Iterator[tuple[int, Batch]]:
-        """Yield this worker's test samples, a batch of each, with its position in the test split."""
         for position, batch in super().test_share():
             yield position, self.transform(batch, None) if self.transform else batch
 

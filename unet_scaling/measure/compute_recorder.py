@@ -5,10 +5,11 @@ passed on. The first epoch warms up and is not recorded.
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,15 +25,9 @@ from unet_scaling.study.record_lines import Phase
 # More make the spread of the steps no better known, and the file larger than 1 MB.
 MOST_RECORDED_STEPS = 500
 # Seconds of the processor's clock, or an event in the queue of a GPU.
-_DeviceMoment = float | torch.cuda.Event
-
-
-@dataclass(frozen=True)
-class _Moment:
-    """A moment of the device, and the CPU seconds of the threads that compute until then."""
-
-    device: _DeviceMoment
-    cpu_seconds: float
+_DeviceMoment = Any
+# A moment of the device, and the CPU seconds of the threads that compute until then.
+_Moment = tuple[_DeviceMoment, float]
 
 
 @dataclass
@@ -122,7 +117,7 @@ class ComputeRecorder(Clock):
             self._step.ready_cpu_seconds = self._cpu_now()
 
     def _now(self) -> _Moment:
-        return _Moment(self._device_now(), self._cpu_now())
+        return self._device_now(), self._cpu_now()
 
     def _cpu_now(self) -> float:
         return time.process_time() - thread_cpu_seconds(self._communication)
@@ -135,41 +130,35 @@ class ComputeRecorder(Clock):
         return event
 
     def _read(self, step: _Step) -> ComputeStep:
-        moments = [step.began, *(moment for _, moment in step.marks)]
-        # Each phase with the mark before it and its own.
-        intervals = [(phase, *ends) for (phase, _), ends in zip(step.marks, pairwise(moments), strict=True)]
-
-        def spent(*phases: Phase) -> tuple[float, float]:
-            """Return seconds of the device and CPU seconds of the threads that compute, in these phases."""
-            own = [(begin, end) for phase, begin, end in intervals if phase in phases]
-            seconds = sum(_between(begin.device, end.device) for begin, end in own)
-            return seconds, sum(end.cpu_seconds - begin.cpu_seconds for begin, end in own)
-
-        data_seconds, data_cpu_seconds = spent(Phase.DATA_WAIT, Phase.HOST_TO_DEVICE)
-        forward_seconds, forward_cpu_seconds = spent(Phase.FORWARD)
-        optimizer_seconds, optimizer_cpu_seconds = spent(Phase.OPTIMIZER)
-        begin = next(moment for phase, moment in step.marks if phase is Phase.FORWARD)
+        # By phase, seconds of the device and CPU seconds of the threads that compute, from the mark before.
+        seconds: dict[Phase, float] = defaultdict(float)
+        cpu_seconds: dict[Phase, float] = defaultdict(float)
+        begin, cpu_begin = step.began
+        for phase, (end, cpu_end) in step.marks:
+            seconds[phase] += _between(begin, end)
+            cpu_seconds[phase] += cpu_end - cpu_begin
+            begin, cpu_begin = end, cpu_end
+        # The backward pass begins where the forward pass ends.
+        begin, cpu_begin = next(moment for phase, moment in step.marks if phase is Phase.FORWARD)
         ready = [step.ready[number] for number in range(len(self._sizes))]
         return ComputeStep(
-            data_seconds=data_seconds,
-            data_cpu_seconds=data_cpu_seconds,
-            forward_seconds=forward_seconds,
-            forward_cpu_seconds=forward_cpu_seconds,
-            ready_seconds=[round(_between(begin.device, moment), NANOSECOND_DIGITS) for moment in ready],
-            backward_cpu_seconds=step.ready_cpu_seconds - begin.cpu_seconds,
-            optimizer_seconds=optimizer_seconds,
-            optimizer_cpu_seconds=optimizer_cpu_seconds,
+            data_seconds=seconds[Phase.DATA_WAIT] + seconds[Phase.HOST_TO_DEVICE],
+            data_cpu_seconds=cpu_seconds[Phase.DATA_WAIT] + cpu_seconds[Phase.HOST_TO_DEVICE],
+            forward_seconds=seconds[Phase.FORWARD],
+            forward_cpu_seconds=cpu_seconds[Phase.FORWARD],
+            ready_seconds=[round(_between(begin, moment), NANOSECOND_DIGITS) for moment in ready],
+            backward_cpu_seconds=step.ready_cpu_seconds - cpu_begin,
+            optimizer_seconds=seconds[Phase.OPTIMIZER],
+            optimizer_cpu_seconds=cpu_seconds[Phase.OPTIMIZER],
         )
 
 
 def _between(begin: _DeviceMoment, end: _DeviceMoment) -> float:
     """Return the seconds between two moments of one device."""
-    if isinstance(begin, float) or isinstance(end, float):
-        assert isinstance(begin, float)
-        assert isinstance(end, float)
-        return end - begin
-    milliseconds: float = begin.elapsed_time(end)
-    return max(0.0, milliseconds / 1000)
+    if isinstance(begin, torch.cuda.Event):
+        milliseconds: float = begin.elapsed_time(end)
+        return max(0.0, milliseconds / 1000)
+    return float(end - begin)
 
 
 def parameter_bytes(model: nn.Module) -> dict[str, int]:

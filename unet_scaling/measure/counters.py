@@ -7,6 +7,7 @@ Layouts: proc(5).
 
 import importlib
 import os
+import re
 import resource
 import socket
 import time
@@ -349,14 +350,8 @@ def _frequency_mhz() -> float | None:
 
 
 def _cpuinfo_mhz(cores: set[int]) -> list[float]:
-    clocks: list[float] = []
-    core = None
-    for line in CPUINFO.read_text().splitlines() if CPUINFO.exists() else []:
-        key, _, value = line.partition(":")
-        if key.strip() == "flags" and "hypervisor" in value.split():
-            return []
-        if key.strip() == "processor":
-            core = int(value)
-        elif key.strip() == "cpu MHz" and core in cores:
-            clocks.append(float(value))
-    return clocks
+    text = CPUINFO.read_text() if CPUINFO.exists() else ""
+    if re.search(r"^flags\s*:.*\bhypervisor\b", text, re.MULTILINE):
+        return []
+    clocks = re.findall(r"^processor\s*: (\d+)\n(?:.+\n)*?cpu MHz\s*: ([\d.]+)", text, re.MULTILINE)
+    return [float(mhz) for core, mhz in clocks if int(core) in cores]

@@ -8,10 +8,12 @@ last report of a pass is the mark. What follows, inside backward or after it, is
 
 import io
 import statistics
+import sys
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.counters import CounterMeter
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import clock_seconds, dilated
+from unet_scaling.study.files import write_verified
 from unet_scaling.study.options import STEP_SAMPLE_STREAM
 from unet_scaling.study.record_lines import PHASE_COLUMNS, Budget, LongestStep, Phase, Probe
 
@@ -251,6 +254,15 @@ class StepSample:
             if slot < self._capacity:
                 self._kept[slot] = (epoch, first_step + offset, phases[:, offset].copy())
 
+    def write(self, path: Path) -> None:
+        """Write the file, with its SHA-256 beside it; a run is no less complete without it."""
+        try:
+            content = self.parquet()
+            if content is not None:
+                write_verified(path, content)
+        except (OSError, ImportError) as problem:
+            print(f"warning: {path} could not be written: {problem}", file=sys.stderr, flush=True)
+
     def parquet(self) -> bytes | None:
         """Return the file's content, sorted by epoch, step and worker; None where no step was added."""
         if not self._kept:
@@ -289,6 +301,7 @@ class Meter:
     def __init__(self, group: Group) -> None:
         self.group = group
         self.clock: Clock = NO_CLOCK
+        self.sample: StepSample | None = None
 
     def begin(self, before: float = 0.0) -> None:
         """Start the clocks of all workers together; `before` are the seconds of an attempt that began it."""
@@ -317,10 +330,6 @@ class Meter:
         """
         return {}
 
-    def steps_file(self) -> bytes | None:
-        """Return the content of steps.parquet on worker 0, None elsewhere."""
-        return None
-
 
 class BudgetMeter(Meter):
     """The clock with its phases, and the counters of processor and GPU around them."""
@@ -338,7 +347,7 @@ class BudgetMeter(Meter):
         self.phases = phase_clock(model, steps, config.passes_per_step, group.device)
         self.clock = self.phases
         self._counters = CounterMeter(group, communication, quota)
-        self._sample = StepSample(group.size, config.seed) if group.rank == 0 else None
+        self.sample = StepSample(group.size, config.seed) if group.rank == 0 else None
 
     def begin(self, before: float = 0.0) -> None:
         # The counters of the epoch must not include the wait for a worker that starts it later.
@@ -356,13 +365,10 @@ class BudgetMeter(Meter):
         begun_before = self._before_it > 0
         budget = None
         if not begun_before:
-            budget = gather_budget(self.group, epoch, self.phases.seconds(seconds), self._sample)
+            budget = gather_budget(self.group, epoch, self.phases.seconds(seconds), self.sample)
         reason = BEGUN_BEFORE if begun_before else NOT_EVERY_GRADIENT
         cpu, gpu = self._counters.gather()
         return {"budget": budget, "no_budget": None if budget else reason, "cpu": cpu, "gpu": gpu}
-
-    def steps_file(self) -> bytes | None:
-        return self._sample.parquet() if self._sample else None
 
 
 def gather_budget(group: Group, epoch: int, own: Seconds, sample: StepSample | None) -> Budget | None:

@@ -130,7 +130,7 @@ class ScriptMeter:
         self._phases: PhaseClock | None = None
         self._clock: Clock = NO_CLOCK
         self._counters = CounterMeter(group, communication=None)
-        self._sample = StepSample(group.size, SAMPLE_SEED) if group.rank == 0 else None
+        self.sample = StepSample(group.size, SAMPLE_SEED) if group.rank == 0 else None
         self._epochs = 0
 
     def begin(self, batches: int | None) -> None:
@@ -201,7 +201,7 @@ class ScriptMeter:
         if not no_budget:
             assert self._phases is not None
             phases = self._phases.seconds(self._seconds)
-            budget = gather_budget(self._group, self._epochs, phases, self._sample)
+            budget = gather_budget(self._group, self._epochs, phases, self.sample)
         cpu, gpu = self._counters.gather()
         self._epochs += 1
         return Epoch(
@@ -224,7 +224,3 @@ class ScriptMeter:
         if self._expected is None:
             return NO_LENGTH
         return self._marks.fault(self._batches) if self._batches == self._expected else OTHER_LENGTH
-
-    def steps_file(self) -> bytes | None:
-        """Return the content of steps.parquet on worker 0, None elsewhere."""
-        return self._sample.parquet() if self._sample else None

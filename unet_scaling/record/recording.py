@@ -28,7 +28,6 @@ from unet_scaling.group.worker import own_facts, provenance, speed_variables
 from unet_scaling.record.meter import LoopHooks, MarkedModel, ScriptMeter
 from unet_scaling.study.config import PLAIN_NAME, PLAIN_NAME_WORDS
 from unet_scaling.study.errors import UserError, or_user_error
-from unet_scaling.study.files import write_verified
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
 from unet_scaling.study.record_lines import STEPS_NAME, End, RecordLine, ScriptHeader, WorkerFacts
 from unet_scaling.study.study_file import STUDY_NAME, list_run_folders
@@ -142,12 +141,8 @@ class Recording:
         self._leave_epoch()
         if self._writer is None:
             return
-        try:
-            content = self.meter.steps_file()
-            if content is not None:
-                write_verified(self._folder / STEPS_NAME, content)
-        except (OSError, ImportError) as problem:
-            self._warn(f"{STEPS_NAME} could not be written: {problem}")
+        if self.meter.sample:
+            self.meter.sample.write(self._folder / STEPS_NAME)
         finite = {}
         for name, score in scores.items():
             try:

@@ -11,7 +11,6 @@ same. The points are some seconds apart, by a number of steps on which all have 
 """
 
 import errno
-import io
 import os
 import shutil
 import signal
@@ -30,7 +29,14 @@ from torch import Tensor
 
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import STOP_SIGNALS
-from unet_scaling.run.training_state import Trained, generators, one_line, set_generators, unpack_state
+from unet_scaling.run.training_state import (
+    Trained,
+    generators,
+    one_line,
+    pack_state,
+    set_generators,
+    unpack_state,
+)
 from unet_scaling.study.dilation import clock_seconds, dilated
 from unet_scaling.study.errors import (
     EXIT_BAD_DATA,
@@ -131,7 +137,7 @@ def save_checkpoint(
         "loss": begun.loss.cpu(),
         "seconds": begun.seconds,
     }
-    workers = group.gather_bytes(_packed(own), everywhere=False)
+    workers = group.gather_bytes(pack_state(own), everywhere=False)
 
     def write() -> None:
         state = {
@@ -140,7 +146,7 @@ def save_checkpoint(
             "workers": [unpack_state(worker) for worker in workers],
             "progress": progress.model_dump_json(),
         }
-        _write(folder, progress, _packed(state))
+        _write(folder, progress, pack_state(state))
 
     group.run_on_all(write if group.rank == 0 else lambda: None)
 
@@ -202,7 +208,7 @@ def _restored(
             EXIT_BAD_DATA,
         ) from None
     trained.played_generators[:] = own["played_random"]
-    return _progress(state), EpochSoFar(own["loss"].to(group.device), own["seconds"])
+    return state["progress"], EpochSoFar(own["loss"].to(group.device), own["seconds"])
 
 
 def _write(folder: Path, progress: Progress, content: bytes) -> None:
@@ -223,24 +229,20 @@ def _require_space(folder: Path, needed: int) -> None:
 
 
 def _read(path: Path, config_sha256: str, workers: int) -> tuple[dict[str, Any] | None, str]:
-    """Return the content of a checkpoint, or None and why it cannot be used."""
+    """Return the content of a checkpoint, its progress read, or None and why it cannot be used."""
     try:
         state = unpack_state(read_verified(path))
         _require_parts(state, CHECKPOINT_PARTS)
         for worker in state["workers"]:
             _require_parts(worker, WORKER_PARTS)
-        progress = _progress(state)
+        progress = Progress.model_validate_json(state["progress"])
     except (OSError, ValueError) as error:
         return None, f"{path} cannot be used: {one_line(error)}"
     if len(state["workers"]) != workers:
         return None, f"{path} is of {len(state['workers'])} workers, this run has {workers}"
     if progress.config_sha256 != config_sha256:
         return None, f"{path} is of another configuration"
-    return state, ""
-
-
-def _progress(state: dict[str, Any]) -> Progress:
-    return Progress.model_validate_json(state["progress"])
+    return state | {"progress": progress}, ""
 
 
 def _require_parts(state: object, parts: dict[str, type]) -> None:
@@ -259,12 +261,6 @@ def _newest_first(folder: Path) -> list[Path]:
 def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
     checksum_path(path).unlink(missing_ok=True)
-
-
-def _packed(state: dict[str, Any]) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return buffer.getvalue()
 
 
 def require_same_facts(earlier: Sequence[AttemptFacts], now: AttemptFacts, folder: Path) -> list[str]:

@@ -334,13 +334,9 @@ class Recorder:
             raise UserError(problem, EXIT_BAD_DATA) from None
 
     def _write_steps(self) -> None:
-        """Write the single steps for the analysis; a run is no less complete without them."""
-        try:
-            content = self._meter.steps_file()
-            if content is not None:
-                write_verified(self._run.path / STEPS_NAME, content)
-        except (OSError, ImportError) as problem:
-            print(f"warning: {STEPS_NAME} could not be written: {problem}", file=sys.stderr, flush=True)
+        """Write the single steps for the analysis."""
+        if self._meter.sample:
+            self._meter.sample.write(self._run.path / STEPS_NAME)
 
     def _write_compute_profile(self) -> None:
         """Write how long the worker computed; training is complete without it, too."""

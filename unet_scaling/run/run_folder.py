@@ -117,16 +117,10 @@ def _next_attempt(path: Path) -> int:
     if path.stat().st_mode & stat.S_IWOTH:
         raise UserError(f"{path} may be written by anyone: chmod o-w {path}")
     record = path / RECORD_NAME
-    is_complete = False
-    try:
-        is_complete = read_record(record).complete
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        cure = "move it away, or use another run folder"
-        raise UserError(f"{record} cannot be read: {error.strerror}; {cure}", EXIT_BAD_DATA) from None
-    if is_complete:
-        raise UserError(f"{record} is complete; a completed run is never touched. Use another run folder")
+    with or_user_error(f"{record} cannot be read", "move it away, or use another run folder", EXIT_BAD_DATA):
+        if record.exists() and read_record(record).complete:
+            cure = "a completed run is never touched. Use another run folder"
+            raise UserError(f"{record} is complete; {cure}")
     return len(attempt_records(path)) + record.exists() + 1
 
 

@@ -278,9 +278,7 @@ def weights_sha256(model: nn.Module) -> str:
 def save_weights(model: nn.Module, path: Path) -> None:
     """Write the state of `model` as `path`, with its SHA-256 beside it."""
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    write_verified(path, buffer.getvalue())
+    write_verified(path, pack_state(state))
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -302,8 +300,15 @@ def load_weights(model: nn.Module, path: Path) -> None:
         raise UserError(f"{path} holds weights of another model: {one_line(error)}", EXIT_BAD_DATA) from None
 
 
+def pack_state(state: dict[str, Any]) -> bytes:
+    """Return a dictionary of tensors as `torch.save` packs it."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
 def unpack_state(content: bytes) -> dict[str, Any]:
-    """Return the dictionary that `torch.save` packed; ValueError, in one line, for any other content."""
+    """Return the dictionary that `pack_state` packed; ValueError, in one line, for any other content."""
     if not content:
         raise ValueError("it is empty")
     try:
