@@ -1,6 +1,7 @@
 """Every image where it belongs, exactly once, for any number of workers, and augmented alike in any batch."""
 
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.data_folders import refused
+from tests.studies import make_point
 from unet_scaling.data import batches
 from unet_scaling.data import order as orderings
 from unet_scaling.data.batches import (
@@ -24,7 +26,7 @@ from unet_scaling.data.batches import (
     augment,
     draw,
 )
-from unet_scaling.data.order import require_enough
+from unet_scaling.data.order import require_enough_images
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import Data
 
@@ -105,7 +107,8 @@ def test_too_few_images_for_one_step_are_refused_before_training(
 ) -> None:
     steps = len(orderings.worker_batches(np.arange(images), 0, workers, batch, accumulate))
     with nullcontext() if steps else pytest.raises(UserError):
-        require_enough(images, workers, batch, accumulate)
+        point = make_point(Path("none"), workers=workers, batch_per_worker=batch, accumulate=accumulate)
+        require_enough_images(point, images)
 
 
 @pytest.mark.parametrize("channels_last", [True, False])

@@ -82,20 +82,15 @@ def test_share_of_worker(test: Indices, worker: int, workers: int) -> Indices:
 
 def require_enough_images(config: RunConfig, train_images: int) -> None:
     """Raise UserError (65) where an epoch fills no step; a run that only evaluates has none."""
-    training = config.training
-    if training.epochs > 0:
-        available = train_images * config.data.passes_per_epoch
-        require_enough(available, config.played_workers, training.batch_per_worker, training.accumulate)
-
-
-def require_enough(train_images: int, workers: int, batch: int, accumulate: int) -> None:
-    """Raise UserError (65) unless one epoch of `train_images` fills at least one step."""
+    workers = config.played_workers
+    batch, accumulate = config.training.batch_per_worker, config.training.accumulate
     needed = workers * batch * accumulate
-    if train_images >= needed:
+    available = train_images * config.data.passes_per_epoch
+    if config.training.epochs == 0 or available >= needed:
         return
-    most_workers = train_images // (batch * accumulate)
-    largest_batch = train_images // (workers * accumulate)
+    most_workers = available // (batch * accumulate)
+    largest_batch = available // (workers * accumulate)
     cures = [f"at most {most_workers} workers"] if most_workers else []
     cures += [f"training.batch_per_worker of at most {largest_batch}"] if largest_batch else []
-    found = f"one step of {workers} workers takes {needed} images, an epoch has {train_images}"
+    found = f"one step of {workers} workers takes {needed} images, an epoch has {available}"
     raise UserError(f"{found}; use {' or '.join(cures) or 'more images'}", EXIT_BAD_DATA)

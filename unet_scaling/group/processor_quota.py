@@ -8,8 +8,8 @@ virtual cluster, which makes the group above them.
 """
 
 import os
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import active_children
 from pathlib import Path
@@ -179,11 +179,9 @@ def prefer_group(folder: Path) -> None:
 
 def enter_group(folder: Path, processes: list[int]) -> None:
     """Move processes with all their threads into a group. Raises UserError where the kernel refuses it."""
-    try:
+    with _entering():
         for process in processes:
             _write(folder / "cgroup.procs", process)
-    except OSError as error:
-        raise _not_entered(error) from None
 
 
 def enter_thread_group(group: Path, thread: int, quota: Quota) -> None:
@@ -193,7 +191,7 @@ def enter_thread_group(group: Path, thread: int, quota: Quota) -> None:
     """
     folder = group / f"{THREAD_GROUP}{thread}"
     is_version1 = (group / QUOTA_V1).exists()
-    try:
+    with _entering(), suppress(ProcessLookupError):
         folder.mkdir(exist_ok=True)
         if not is_version1:
             # First, since only a group of threads may lie below one that has processes.
@@ -201,17 +199,17 @@ def enter_thread_group(group: Path, thread: int, quota: Quota) -> None:
             enable_below(group)
         make_quota_group(folder, quota)
         _write(folder / (THREADS_V1 if is_version1 else THREADS_V2), thread)
-    except ProcessLookupError:
-        return
+
+
+@contextmanager
+def _entering() -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise _not_entered(error) from None
-
-
-def _not_entered(error: OSError) -> UserError:
-    return UserError(
-        f"no process or thread may enter its quota: {error.filename}: {error.strerror}; with control groups "
-        "of version 2 only root may move its processes: submit as root"
-    )
+        raise UserError(
+            f"no process or thread may enter its quota: {error.filename}: {error.strerror}; with control "
+            "groups of version 2 only root may move its processes: submit as root"
+        ) from None
 
 
 def remove_group(folder: Path) -> None:

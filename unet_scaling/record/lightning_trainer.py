@@ -11,8 +11,7 @@ from pathlib import Path
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from unet_scaling.measure.epoch_meter import NO_CLOCK, Clock
-from unet_scaling.record.meter import MarkedModel, Marks
+from unet_scaling.record.meter import Marks
 from unet_scaling.record.recording import Recording, RunOptions, count_samples, group_of_script
 from unet_scaling.study.record_lines import Phase
 
@@ -27,7 +26,7 @@ class RecorderCallback(Callback):  # type: ignore[misc]
         self._options = options
         self._logs = Path(logs)
         self._scores = scores
-        self._marks = Marks(NO_CLOCK)
+        self._marks = Marks()
         self._recording: Recording | None = None
 
     @property
@@ -36,13 +35,8 @@ class RecorderCallback(Callback):  # type: ignore[misc]
         return self._recording
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        marked = MarkedModel(pl_module, self._new_marks)
-        self._recording = Recording(group_of_script(FRAMEWORK, pl_module), marked)
+        self._recording = Recording(group_of_script(FRAMEWORK, pl_module), pl_module, self._marks)
         self._recording.open(self._logs, self._study, FRAMEWORK, self._options)
-
-    def _new_marks(self, clock: Clock) -> Marks:
-        self._marks = Marks(clock)
-        return self._marks
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         batches = trainer.num_training_batches

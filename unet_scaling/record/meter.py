@@ -12,9 +12,6 @@ What the script does between the backward pass and the update, such as clipping,
 batch, whether or not an update follows: scripts accumulate gradients, and loss scaling skips updates.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import nn
@@ -47,9 +44,12 @@ SAMPLE_SEED = 0
 
 
 class Marks:
-    """The clock on which the phases of one epoch are marked."""
+    """The clock on which the phases of an epoch are marked."""
 
-    def __init__(self, clock: Clock) -> None:
+    clock: Clock = NO_CLOCK
+
+    def begin(self, clock: Clock) -> None:
+        """Mark the phases of an epoch on this clock from now on."""
         self.clock = clock
 
     def fault(self, batches: int) -> str:  # noqa: ARG002, whoever marks by hooks has to compare
@@ -64,19 +64,23 @@ class Marks:
 class LoopHooks(Marks):
     """Marks the phases of a hand-written training loop, by hooks on its model and optimizer."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, clock: Clock) -> None:
-        super().__init__(clock)
-        self._forwards = 0
-        self._depth = 0
-        self._passes_in_update = False
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         # Those of Fabric and Accelerate hold the optimizer that updates, and call no hooks.
         while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
             optimizer = optimizer.optimizer  # type: ignore[attr-defined]
+        self._model = model
+        self._optimizer = optimizer
+
+    def begin(self, clock: Clock) -> None:
+        super().begin(clock)
+        self._forwards = 0
+        self._depth = 0
+        self._passes_in_update = False
         self._handles = (
-            model.register_forward_pre_hook(self._forward_begins),
-            model.register_forward_hook(self._forward_ends),
-            optimizer.register_step_pre_hook(self._update_begins),
-            optimizer.register_step_post_hook(self._update_ends),
+            self._model.register_forward_pre_hook(self._forward_begins),
+            self._model.register_forward_hook(self._forward_ends),
+            self._optimizer.register_step_pre_hook(self._update_begins),
+            self._optimizer.register_step_post_hook(self._update_ends),
         )
 
     def close(self) -> None:
@@ -109,24 +113,17 @@ class LoopHooks(Marks):
         self._depth -= 1
 
 
-@dataclass(frozen=True)
-class MarkedModel:
-    """The model whose gradients are marked, and what makes the marks of its other phases."""
-
-    model: nn.Module
-    marks: Callable[[Clock], Marks]
-
-
 class ScriptMeter:
     """Measures one epoch after the other: begin, then arrived and done for every batch, then end.
 
-    begin and end are collective: all workers call them.
+    begin and end are collective: all workers call them. The gradients of `model` are marked by its own hooks,
+    its other phases by `marks`; without either, no phases are measured.
     """
 
-    def __init__(self, group: Group, marked: MarkedModel | None) -> None:
+    def __init__(self, group: Group, model: nn.Module | None, marks: Marks | None) -> None:
         self._group = group
-        self._marked = marked
-        self._marks: Marks | None = None
+        self._model = model
+        self._marks = marks
         self._phases: PhaseClock | None = None
         self._clock: Clock = NO_CLOCK
         self._counters = CounterMeter(group, communication=None)
@@ -140,15 +137,15 @@ class ScriptMeter:
         self._samples = 0
         self._seconds = 0.0
         self._clock = NO_CLOCK
-        if self._marked is not None:
+        if self._model is not None and self._marks is not None:
             if batches:
                 if self._phases is None or self._phases.steps != batches:
-                    self._phases = phase_clock(self._marked.model, batches, 1, self._group.device)
+                    self._phases = phase_clock(self._model, batches, 1, self._group.device)
                 else:
                     self._phases.attach()
                 self._phases.begin()
                 self._clock = self._phases
-            self._marks = self._marked.marks(self._clock)
+            self._marks.begin(self._clock)
         self._group.wait_for_all()
         self._counters.begin()
         self.resume()

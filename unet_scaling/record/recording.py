@@ -25,7 +25,7 @@ from unet_scaling.group.group import Group, single_worker
 from unet_scaling.group.identity import Identity, identify
 from unet_scaling.group.rendezvous import horovod_transport
 from unet_scaling.group.worker import own_facts, provenance, speed_variables
-from unet_scaling.record.meter import LoopHooks, MarkedModel, ScriptMeter
+from unet_scaling.record.meter import LoopHooks, Marks, ScriptMeter
 from unet_scaling.study.config import PLAIN_NAME, PLAIN_NAME_WORDS
 from unet_scaling.study.errors import UserError, or_user_error
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
@@ -65,10 +65,8 @@ def begin(
     Raises UserError on every worker alike where an argument is wrong, the workers do not agree in them, or
     the record cannot be written.
     """
-    marked = None
-    if model is not None and optimizer is not None:
-        marked = MarkedModel(model, partial(LoopHooks, model, optimizer))
-    recording = Recording(group_of_script(framework, model), marked)
+    marks = LoopHooks(model, optimizer) if model is not None and optimizer is not None else None
+    recording = Recording(group_of_script(framework, model), model, marks)
     recording.open(Path(logs), study, framework, options or {})
     return recording
 
@@ -115,9 +113,9 @@ def group_of_script(framework: str, model: nn.Module | None) -> Group:
 class Recording:
     """A run that is recorded: `epoch` around the batches of every epoch, then `finish`."""
 
-    def __init__(self, group: Group, marked: MarkedModel | None) -> None:
+    def __init__(self, group: Group, model: nn.Module | None, marks: Marks | None) -> None:
         self._group = group
-        self.meter = ScriptMeter(group, marked)
+        self.meter = ScriptMeter(group, model, marks)
         self._writer: RecordWriter | None = None
         self._folder = Path()
         self._has_ended = False
