@@ -70,7 +70,7 @@ def virtual_cluster() -> Iterator[VirtualCluster]:
 @contextlib.contextmanager
 def bring_up(name: str, *options: str) -> Iterator[VirtualCluster]:
     """A cluster of one's own beside the shared one; taken down whatever happens."""
-    skip_without_cluster(accounting="--accounting" in options)
+    skip_without_cluster()
     remove_leftovers()
     state = state_folder(name)
     assert_ok(control("up", "--state-dir", str(state), *options))
@@ -84,9 +84,8 @@ def state_folder(name: str) -> Path:
     return FOLDERS / f"{FOLDER_PREFIX}{os.getpid()}.{name}"
 
 
-def skip_without_cluster(accounting: bool = False) -> None:
-    reason = missing_prerequisite(accounting)
-    if reason:
+def skip_without_cluster() -> None:
+    if reason := missing_prerequisite():
         pytest.skip(f"no virtual cluster here: {reason}")
 
 

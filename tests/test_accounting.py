@@ -1,6 +1,9 @@
 """What Slurm's accounting says of jobs that slurmctld has forgotten: a real slurmdbd on a real database."""
 
 import os
+import shutil
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +11,7 @@ import pytest
 
 from slurm.scheduler import GONE, JobState, Slurm
 from slurm.states import KnownJobs, Submission, combine
-from tests.cluster import VirtualCluster, assert_ok, bring_up, wait_until
+from tests.cluster import PROGRAM, VirtualCluster, assert_ok, bring_up, wait_until
 from unet_scaling.study.run_state import RunState
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify]
@@ -31,6 +34,27 @@ JOBS = {
     ),
 }  # fmt: skip
 RUNNING_SECONDS = 60
+PROGRAMS = ("mariadbd", "slurmdbd")
+CREATE_USER = "CREATE USER 'slurm'@'127.0.0.1'; GRANT ALL ON slurm_accounting.* TO 'slurm'@'127.0.0.1'"
+SLURMDBD_CONF = """\
+DbdHost=controller
+AuthType=auth/munge
+AuthInfo=socket={state}/munge/socket
+SlurmUser=root
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StorageUser=slurm
+StorageLoc=slurm_accounting
+LogFile={state}/log/slurmdbd.log
+PidFile={state}/slurmdbd.pid
+"""
+# AccountingStoragePass is, despite its name, where munge listens.
+ACCOUNTING = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost={address}
+AccountingStoragePass={state}/munge/socket
+AccountingStorageTRES=gres/gpu
+"""
 BY_NAME = Slurm("virtual")  # as users of a site with several clusters have to name it
 FORGOTTEN_SECONDS = 300
 
@@ -38,10 +62,43 @@ FORGOTTEN_SECONDS = 300
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualCluster]:
     """Two hosts with accounting, which Slurm's commands of this process reach."""
+    if missing := [program for program in PROGRAMS if not shutil.which(program)]:
+        pytest.skip(f"no accounting here: {', '.join(missing)} missing")
     settings = [word for key, value in SOON.items() for word in ("--set", f"{key}={value}")]
-    with bring_up("accounting", "--accounting", "--hosts", "2", *settings) as cluster:
+    with bring_up("accounting", "--hosts", "2", *settings) as cluster:
+        give_accounting(cluster)
         monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
         yield cluster
+
+
+def give_accounting(cluster: VirtualCluster) -> None:
+    """Start a database and slurmdbd on the host of the controller, which then starts anew with them.
+
+    They end with the hosts of the cluster. MariaDB listens on the host's own loop-back.
+    """
+    folder = cluster.state / "mariadb"
+    socket = f"--socket={folder}/socket"
+    files = ["--user=root", f"--datadir={folder}"]
+    assert_ok(cluster.inside("controller", "mariadb-install-db", "--no-defaults", *files, "--skip-test-db"))
+    listening = ["--bind-address=127.0.0.1", socket, f"--pid-file={folder}/pid"]
+    server = ["mariadbd", "--no-defaults", *files, *listening, "--innodb-log-file-size=16M"]
+    enter = [PROGRAM, "exec", "--state-dir", cluster.state, "controller", "--"]
+    with (cluster.state / "log" / "mariadb.output").open("w") as output:
+        subprocess.Popen([*enter, *server], stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    wait_until((folder / "socket").is_socket, "MariaDB", RUNNING_SECONDS)
+    assert_ok(cluster.inside("controller", "mariadb", "--no-defaults", socket, f"--execute={CREATE_USER}"))
+    configuration = cluster.state / "slurmdbd.conf"
+    configuration.touch(mode=0o600)  # which slurmdbd insists on
+    configuration.write_text(SLURMDBD_CONF.format(state=cluster.state))
+    assert_ok(cluster.inside("controller", "slurmdbd"))
+    with (cluster.state / "slurm.conf").open("r+") as file:
+        address = file.read().partition("SlurmctldHost=controller(")[2].partition(")")[0]
+        file.write(ACCOUNTING.format(address=address, state=cluster.state))
+    wait_until(lambda: "Cluster" in cluster.run("sacctmgr", "show", "cluster", check=False), "slurmdbd", 60)
+    cluster.run("sacctmgr", "--immediate", "add", "cluster", "virtual")
+    cluster.stop("controller")
+    cluster.start("controller")
+    cluster.run("scontrol", "reconfigure")
 
 
 def ended_in_every_way(cluster: VirtualCluster, folder: Path) -> dict[str, str]:
@@ -65,7 +122,7 @@ def ended_in_every_way(cluster: VirtualCluster, folder: Path) -> dict[str, str]:
     job = ids["out-of-memory"]
     change = f"UPDATE slurm_accounting.virtual_job_table SET state = 11 WHERE id_job = {job}"
     socket = f"--socket={cluster.state}/mariadb/socket"
-    assert_ok(cluster.inside("database", "mariadb", "--no-defaults", socket, f"--execute={change}"))
+    assert_ok(cluster.inside("controller", "mariadb", "--no-defaults", socket, f"--execute={change}"))
     return ids
 
 
@@ -93,7 +150,10 @@ def test_the_accounting_tells_the_ends_of_forgotten_jobs_and_of_no_job_that_live
     wait_until(lambda: state_of("again", again) == "CANCELLED", f"job {again} to end", RUNNING_SECONDS)
 
     queued = cluster.submit(SLEEP, tmp_path, "--hold", "--job-name=held")
-    cluster.stop("database")
+    os.kill(int((cluster.state / "slurmdbd.pid").read_text()), signal.SIGTERM)
+    wait_until(
+        lambda: "Cluster" not in cluster.run("sacctmgr", "show", "cluster", check=False), "its end", 60
+    )
     assert not Slurm().ended(ids.values())
     known = Slurm().look_up({"completed": ids["completed"], "held": queued, "other": queued})
     assert known["held"] == JobState("PENDING", "JobHeldUser", queued, "held")

@@ -37,7 +37,7 @@ def test_a_plan_survives_its_file(tmp_path: Path) -> None:
     given = ["up", "--state-dir", str(tmp_path), "--hosts", "3", "--partition", "a", "--set", "MinJobAge=10"]
     given += ["--dilate", "14"]
     plan = plan_of(command_line().parse_args(given))
-    assert plan == Plan(tmp_path, hosts=3, partitions=("a",), settings=(("MinJobAge", "10"),), dilation=14)
+    assert plan == Plan(tmp_path, hosts=3, partitions=["a"], settings=[["MinJobAge", "10"]], dilation=14)
     save(plan)
     assert load(tmp_path) == plan
     with pytest.raises(FileExistsError):
@@ -96,6 +96,6 @@ def test_a_process_id_given_to_another_process_does_not_count(tmp_path: Path) ->
 def test_missing_programs_are_named_by_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(cluster, "SYSTEM_FOLDERS", "/nowhere")
-    reason = str(cluster.missing_prerequisite(accounting=True))
-    assert "iproute2 mariadb-server mount munge slurm-wlm slurmdbd util-linux" in reason
-    assert "`slurm/virtual_cluster up --accounting --install`" in reason
+    reason = str(cluster.missing_prerequisite())
+    assert "iproute2 mount munge slurm-wlm util-linux" in reason
+    assert "`slurm/virtual_cluster up --install`" in reason

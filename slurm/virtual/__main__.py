@@ -21,7 +21,7 @@ def main() -> None:
     if given.verb == "up":
         plan = plan_of(given)
         if given.install:
-            cluster.install(plan.accounting)
+            cluster.install()
         cluster.up(plan)
         print(f"{plan.hosts} nodes are idle. Use them from this shell:")
         print(f'  eval "$({command("env", plan.state)})"')
@@ -29,10 +29,10 @@ def main() -> None:
         print(f"  {command('down', plan.state)}")
         return
     if given.verb == "down":
-        was_up = cluster.down(given.state_dir)
-        print("the cluster is down" if was_up else f"{given.state_dir}: nothing is up here")
+        was_up = cluster.down(given.state)
+        print("the cluster is down" if was_up else f"{given.state}: nothing is up here")
         return
-    plan = load(given.state_dir)
+    plan = load(given.state)
     if given.verb == "env":
         print(f"export SLURM_CONF={plan.slurm_conf}")
     elif given.verb == "status":

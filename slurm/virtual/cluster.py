@@ -51,19 +51,9 @@ PROGRAMS_OF_PACKAGE = {
     "mount": ["mount"],
     "hostname": ["hostname"],
 }
-PROGRAMS_OF_ACCOUNTING = {"mariadb-server": ["mariadbd"], "slurmdbd": ["slurmdbd"]}
-SERVICES_OF_PACKAGE = {
-    "munge": ["munge"],
-    "slurm-wlm": ["slurmctld", "slurmd"],
-    "mariadb-server": ["mariadb"],
-    "slurmdbd": ["slurmdbd"],
-}
+SERVICES_OF_PACKAGE = {"munge": ["munge"], "slurm-wlm": ["slurmctld", "slurmd"]}
 # Debian asks this program whether an installed service may start; code 101 means no.
 START_POLICY = Path("/usr/sbin/policy-rc.d")
-CREATE_USER = """
-CREATE USER 'slurm'@'127.0.0.1';
-GRANT ALL ON slurm_accounting.* TO 'slurm'@'127.0.0.1';
-"""
 FOLDERS = ("log", "processes", "controller", "spool", DEVICE_FOLDER)
 # A killed process leaves its control group as soon as the kernel has removed it.
 LEAVE_SECONDS = 10.0
@@ -71,34 +61,30 @@ LEAVE_SECONDS = 10.0
 FOR_ALL_USERS = 0o1777
 
 
-def missing_prerequisite(accounting: bool = False) -> str | None:
+def missing_prerequisite() -> str | None:
     """Return why no virtual cluster can run here, and what to do about it; None if one can."""
     if os.geteuid() != 0:
         return "a virtual cluster makes namespaces and network links, so it needs root: run this with sudo"
-    packages = missing_packages(accounting)
-    if packages:
-        names = " ".join(packages)
-        options = "--accounting --install" if accounting else "--install"
-        return f"packages are missing: {names}; install them with `slurm/virtual_cluster up {options}`"
+    if packages := " ".join(missing_packages()):
+        return f"packages are missing: {packages}; install them with `slurm/virtual_cluster up --install`"
     refused = refusal()
     if refused is None:
         return None
     return f"this kernel or container does not let root create a host: {refused}; use one with all privileges"
 
 
-def missing_packages(accounting: bool) -> list[str]:
+def missing_packages() -> list[str]:
     """Return the Debian packages of the programs that are missing, in alphabetical order."""
-    wanted = PROGRAMS_OF_PACKAGE | (PROGRAMS_OF_ACCOUNTING if accounting else {})
     return sorted(
         package
-        for package, programs in wanted.items()
+        for package, programs in PROGRAMS_OF_PACKAGE.items()
         if not all(shutil.which(program, path=SYSTEM_FOLDERS) for program in programs)
     )
 
 
-def install(accounting: bool) -> None:
+def install() -> None:
     """Install what is missing with apt-get and keep its services from starting, now and at the next boot."""
-    packages = missing_packages(accounting)
+    packages = missing_packages()
     if not packages:
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
@@ -151,29 +137,6 @@ def start_munge(plan: Plan) -> None:
     wait_for(plan, "munge", plan.munge_socket.is_socket)
 
 
-def start_database(plan: Plan) -> None:
-    """Create an empty database in the state folder, and start its server and slurmdbd.
-
-    MariaDB listens on the loop-back of its own host, which only root can enter.
-    """
-    folder = plan.state / "mariadb"
-    socket = f"--socket={folder}/socket"
-    files = [f"--datadir={folder}", socket, f"--pid-file={folder}/pid"]
-    limits = ["--bind-address=127.0.0.1", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M"]
-    run(["mariadb-install-db", "--no-defaults", f"--datadir={folder}", "--user=root", "--skip-test-db"])
-    start_inside(plan, "database", ["mariadbd", "--no-defaults", "--user=root", *files, *limits], "mariadb")
-    wait_for(plan, "mariadb", (folder / "socket").is_socket)
-    run([*enter(plan, "database"), "mariadb", "--no-defaults", socket], text=CREATE_USER)
-    start_slurmdbd(plan)
-
-
-def start_slurmdbd(plan: Plan) -> None:
-    """Start slurmdbd and register the cluster with it."""
-    start_inside(plan, "database", ["env", f"SLURM_CONF={plan.slurm_conf}", "slurmdbd", "-D"], "slurmdbd")
-    wait_for(plan, "slurmdbd", lambda: "Cluster" in ask(plan, "sacctmgr", "show", "cluster"))
-    ask(plan, "sacctmgr", "--immediate", "add", "cluster", "virtual")
-
-
 def start_controller(plan: Plan) -> None:
     """Start slurmctld and wait until it answers."""
     start_inside(plan, plan.controller.name, ["slurmctld", "-D", "-f", str(plan.slurm_conf)])
@@ -185,10 +148,9 @@ def start_node(plan: Plan, node: str) -> None:
     start_inside(plan, node, ["slurmd", "-D", "-N", node, "-f", str(plan.slurm_conf)])
 
 
-def start_inside(plan: Plan, host: str, arguments: list[str], service: str | None = None) -> None:
-    """Start a daemon inside a host; `service` names its files where it is not the host's only one."""
-    name = service or host
-    start_daemon(arguments, plan.process_file(name), plan.log(f"{name}.output"), enter(plan, host))
+def start_inside(plan: Plan, host: str, arguments: list[str]) -> None:
+    """Start the daemon of a host."""
+    start_daemon(arguments, plan.process_file(host), plan.log(f"{host}.output"), enter(plan, host))
 
 
 def wait_for(plan: Plan, service: str, ready: Callable[[], bool]) -> None:
@@ -236,7 +198,7 @@ def log_tail(plan: Plan, service: str) -> str:
 
 def up(plan: Plan) -> Plan:
     """Start the cluster and return when every node is idle; after a failure nothing is left behind."""
-    if reason := missing_prerequisite(plan.accounting):
+    if reason := missing_prerequisite():
         raise UserError(reason)
     with hosts.free_network() as network:
         plan = replace(plan, network=network)
@@ -255,9 +217,6 @@ def up(plan: Plan) -> Plan:
     with _take_down_on_failure(plan):
         print("munge: with a key of its own", flush=True)
         start_munge(plan)
-        if plan.accounting:
-            print("accounting: MariaDB and slurmdbd", flush=True)
-            start_database(plan)
         print("slurmctld and slurmd: waiting until every node is idle", flush=True)
         start_controller(plan)
         for node in plan.nodes:
@@ -307,11 +266,6 @@ def _write_files(plan: Plan) -> None:
         plan.task_prolog.chmod(0o755)
     (plan.state / "gres.conf").write_text(planned.gres_conf(plan))
     (plan.state / "cgroup.conf").write_text(cgroup_conf())
-    if plan.accounting:
-        # slurmdbd refuses to start if others may read it.
-        file = plan.state / "slurmdbd.conf"
-        file.touch(mode=0o600)
-        file.write_text(planned.slurmdbd_conf(plan))
 
 
 def down(state: Path) -> bool:
@@ -340,21 +294,15 @@ def down(state: Path) -> bool:
     return True
 
 
-SERVERS: dict[str, Callable[[Plan], None]] = {
-    "controller": start_controller,
-    "database": start_slurmdbd,
-}
-
-
 def stop(plan: Plan, name: str) -> None:
-    """Terminate slurmctld or slurmdbd, or cut the power of a node, its link first: no peer is told."""
+    """Terminate slurmctld, or cut the power of a node, its link first: no peer is told."""
     host = plan.host(name).name
-    process = _process(plan, host)
+    process = running(plan.process_file(host))
     if process is None:
         raise UserError(f"{host} is not running; start it with: {command('start', plan.state, host)}")
-    if host in SERVERS:
+    if host == plan.controller.name:
         hosts.kill([process], signal.SIGTERM)
-        wait_until(lambda: _process(plan, host) is None, seconds=10)
+        wait_until(lambda: running(plan.process_file(host)) is None, seconds=10)
     else:
         hosts.set_link(plan, host, "down")
         hosts.kill_members(hosts.pin(plan, host))
@@ -363,27 +311,28 @@ def stop(plan: Plan, name: str) -> None:
 def start(plan: Plan, name: str) -> None:
     """Start what was stopped and return when Slurm uses it again."""
     host = plan.host(name).name
-    if _process(plan, host) is not None:
+    if running(plan.process_file(host)) is not None:
         raise UserError(f"{host} is running already; stop it with: {command('stop', plan.state, host)}")
-    if host in SERVERS:
-        SERVERS[host](plan)
-        return
-    hosts.set_link(plan, host, "up")
-    start_node(plan, host)
-    wait_until_usable(plan, [host])
+    if host == plan.controller.name:
+        start_controller(plan)
+    else:
+        hosts.set_link(plan, host, "up")
+        start_node(plan, host)
+        wait_until_usable(plan, [host])
 
 
 def status(plan: Plan) -> list[tuple[str, str, str, str]]:
     """Return name, address, process id and Slurm's state of each host."""
     states = dict.fromkeys((node.name for node in plan.nodes), "unknown") | node_states(plan)
     return [
-        (host.name, host.address, str(_process(plan, host.name) or "stopped"), states.get(host.name, ""))
+        (
+            host.name,
+            host.address,
+            str(running(plan.process_file(host.name)) or "stopped"),
+            states.get(host.name, ""),
+        )
         for host in plan.inner_hosts
     ]
-
-
-def _process(plan: Plan, host: str) -> int | None:
-    return running(plan.process_file("slurmdbd" if host == "database" else host))
 
 
 def quota_folder(plan: Plan, hierarchy: ProcessorHierarchy) -> Path:

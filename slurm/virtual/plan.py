@@ -6,7 +6,7 @@ import re
 import shlex
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from math import ceil
 from pathlib import Path
 
@@ -31,7 +31,7 @@ PURPOSES = {
     "down": "take it down, also after a crash; nothing is left behind",
     "status": "one line per host",
     "env": "print what makes sbatch, squeue, sinfo and srun of this shell talk to it",
-    "stop": "cut the power of a node; of controller or database terminate the daemon only",
+    "stop": "cut the power of a node; of the controller terminate the daemon only",
     "start": "start what was stopped, and wait until Slurm uses it",
     "exec": "run a command inside a host, such as: exec node1 -- hostname",
 }
@@ -54,9 +54,8 @@ class Plan:
     gpus_per_host: int = 2
     cores_per_host: int = 24
     link_rate: str | None = None
-    partitions: tuple[str, ...] = ("virtual",)
-    accounting: bool = False
-    settings: tuple[tuple[str, str], ...] = ()
+    partitions: list[str] = field(default_factory=lambda: ["virtual"])
+    settings: list[list[str]] = field(default_factory=list)
     network: int = 0
     dilation: float = 1.0
 
@@ -78,13 +77,9 @@ class Plan:
         return Host("login", self.address(253))
 
     @property
-    def database(self) -> Host:
-        return Host("database", self.address(252))
-
-    @property
     def inner_hosts(self) -> list[Host]:
         """Return every host that has namespaces of its own."""
-        return [self.controller, *([self.database] if self.accounting else []), *self.nodes]
+        return [self.controller, *self.nodes]
 
     @property
     def uplink(self) -> str:
@@ -143,10 +138,7 @@ def load(state: Path) -> Plan:
     except (FileNotFoundError, NotADirectoryError):
         cure = f"start one with: {command('up', state)}"
         raise UserError(f"{state}: no virtual cluster is up here; {cure}") from None
-    content["state"] = Path(content["state"])
-    content["partitions"] = tuple(content["partitions"])
-    content["settings"] = tuple((key, value) for key, value in content["settings"])
-    return Plan(**content)
+    return Plan(**content | {"state": state})
 
 
 def command(verb: str, state: Path, host: str = "") -> str:
@@ -168,6 +160,7 @@ def command_line() -> CommandLine:
         sub = verbs.add_parser(verb, help=purpose, description=purpose)
         sub.add_argument(
             "--state-dir",
+            dest="state",
             type=lambda text: Path(folder(str(Path(text).resolve()))),
             default=DEFAULT_STATE,
             metavar="DIR",
@@ -176,7 +169,7 @@ def command_line() -> CommandLine:
         if verb == "up":
             _add_options(sub)
         if verb in ("stop", "start", "exec"):
-            sub.add_argument("host", help="node1, node2, ..., controller or database")
+            sub.add_argument("host", help="node1, node2, ... or controller")
         if verb == "exec":
             sub.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
     return parser
@@ -185,47 +178,38 @@ def command_line() -> CommandLine:
 def _add_options(up: argparse.ArgumentParser) -> None:
     rate = _matching(r"[1-9][0-9]*(\.[0-9]+)?(k|m|g)?bit", "a rate such as 1gbit or 200mbit")
     name = _matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits, . _ -")
-    setting = _matching(r"[A-Za-z]+=[^\s#]+", "KEY=VALUE without blanks")
+    key_and_value = _matching(r"[A-Za-z]+=[^\s#]+", "KEY=VALUE without blanks")
+    add = up.add_argument
+    add("--hosts", type=_between(int, 1, MOST_HOSTS), metavar="N", help="number of nodes (%(default)s)")
+    gpus = "GPUs that each node offers (%(default)s)"
+    add("--gpus-per-host", type=_between(int, 0, 64), metavar="N", help=gpus)
+    cores = "cores that each node claims to have (%(default)s)"
+    add("--cores-per-host", type=_between(int, 1, 1024), metavar="N", help=cores)
+    limited = "of every node, both ways, before it is slowed (not limited)"
+    add("--link-rate", type=rate, metavar="RATE", help=limited)
     slowed = "slow cores, links and time-outs K-fold, so that many workers fit on few cores (1: not slowed)"
-    for option, metavar, kind, default, purpose in (
-        ("--hosts", "N", _between(int, 1, MOST_HOSTS), Plan.hosts, "number of nodes (%(default)s)"),
-        (
-            "--gpus-per-host", "N", _between(int, 0, 64), Plan.gpus_per_host,
-            "GPUs that each node offers (%(default)s)",
-        ),
-        (
-            "--cores-per-host", "N", _between(int, 1, 1024), Plan.cores_per_host,
-            "cores that each node claims to have (%(default)s)",
-        ),
-        ("--link-rate", "RATE", rate, None, "of every node, both ways, before it is slowed (not limited)"),
-        ("--dilate", "K", _between(float, 1, LARGEST_DILATION_FACTOR), Plan.dilation, slowed),
-    ):  # fmt: skip
-        up.add_argument(option, type=kind, default=default, metavar=metavar, help=purpose)
-    for option, metavar, checked, purpose in (
-        ("--partition", "NAME", name, "repeatable; first is default (virtual)"),
-        ("--set", "KEY=VALUE", setting, "a line of slurm.conf, such as MinJobAge=10; repeatable"),
-    ):
-        up.add_argument(option, type=checked, action="append", default=[], metavar=metavar, help=purpose)
-    for flag, purpose in (
-        ("--accounting", "with a database of its own, so that sacct works"),
-        ("--install", "install missing Debian packages first"),
-    ):
-        up.add_argument(flag, action="store_true", help=purpose)
+    factor = _between(float, 1, LARGEST_DILATION_FACTOR)
+    add("--dilate", dest="dilation", type=factor, metavar="K", help=slowed)
+    names = "repeatable; first is default (virtual)"
+    add("--partition", dest="partitions", type=name, action="append", metavar="NAME", help=names)
+    line = "a line of slurm.conf, such as MinJobAge=10; repeatable"
+    add(
+        "--set",
+        dest="settings",
+        type=lambda text: key_and_value(text).split("=", 1),
+        action="append",
+        metavar="KEY=VALUE",
+        help=line,
+    )
+    add("--install", action="store_true", help="install missing Debian packages first")
+    up.set_defaults(**{each.name: each.default for each in fields(Plan) if each.default is not MISSING})
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
     """Return the cluster that `up` was asked for."""
-    return Plan(
-        state=arguments.state_dir,
-        hosts=arguments.hosts,
-        gpus_per_host=arguments.gpus_per_host,
-        cores_per_host=arguments.cores_per_host,
-        link_rate=arguments.link_rate,
-        partitions=tuple(arguments.partition) or Plan.partitions,
-        accounting=arguments.accounting,
-        settings=tuple((key, value) for key, _, value in (text.partition("=") for text in arguments.set)),
-        dilation=arguments.dilate,
-    )
+    names = {each.name for each in fields(Plan)}
+    given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
+    return Plan(**given)
 
 
 def _between(kind: type[int] | type[float], low: int, high: int) -> Callable[[str], float]:
@@ -280,13 +264,6 @@ def slurm_conf(plan: Plan) -> str:
         **({"KillWait": ceil(KILL_WAIT_SECONDS * plan.dilation)} if plan.is_dilated else {}),
         **({"GresTypes": "gpu"} if plan.gpus_per_host else {}),
     }
-    if plan.accounting:
-        values |= {
-            "AccountingStorageType": "accounting_storage/slurmdbd",
-            "AccountingStorageHost": plan.database.address,
-            "AccountingStoragePass": plan.munge_socket,  # despite its name: where munge listens
-            "AccountingStorageTRES": "gres/gpu",
-        }
     known = {key.lower(): key for key in values}
     for key, value in plan.settings:
         values[known.get(key.lower(), key)] = value
@@ -314,24 +291,6 @@ def gres_conf(plan: Plan) -> str:
 
 def _node_range(plan: Plan) -> str:
     return f"node[1-{plan.hosts}]" if plan.hosts > 1 else "node1"
-
-
-def slurmdbd_conf(plan: Plan) -> str:
-    """Return the text of slurmdbd.conf; the database listens inside the host `database` only."""
-    values = {
-        "DbdHost": plan.database.name,
-        "DbdAddr": plan.database.address,
-        "AuthType": "auth/munge",
-        "AuthInfo": f"socket={plan.munge_socket}",
-        "SlurmUser": "root",
-        "StorageType": "accounting_storage/mysql",
-        "StorageHost": "127.0.0.1",
-        "StorageUser": "slurm",
-        "StorageLoc": "slurm_accounting",
-        "LogFile": plan.log("slurmdbd"),
-        "PidFile": plan.state / "slurmdbd.pid",
-    }
-    return "".join(f"{key}={value}\n" for key, value in values.items())
 
 
 def task_prolog(variables: Mapping[str, str]) -> str:
