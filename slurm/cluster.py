@@ -221,12 +221,11 @@ class Cluster(StrictModel):
 
 @dataclass(frozen=True)
 class Geometry:
-    """The nodes, workers and cores of a job. The last node may hold fewer workers than the others."""
+    """The nodes and workers of a job. The last node may hold fewer workers than the others."""
 
     workers: int
     nodes: int
     workers_per_node: int
-    cores_per_worker: int
 
 
 def as_one_word(option: str) -> str:
@@ -253,12 +252,7 @@ def geometry(cluster: Cluster, workers: int) -> Geometry:
             f"worker count is {cluster.largest}"
         )
     per_node = min(workers, cluster.gpus_per_node)
-    return Geometry(workers, -(-workers // per_node), per_node, cluster.cores_per_worker)
-
-
-def one_per_node(shape: Geometry) -> Geometry:
-    """Return the same nodes with one process on each."""
-    return Geometry(shape.nodes, shape.nodes, 1, shape.cores_per_worker)
+    return Geometry(workers, -(-workers // per_node), per_node)
 
 
 def prologue_path(cluster: Cluster) -> str | None:

@@ -46,7 +46,7 @@ from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_RESUME, User
 from unet_scaling.study.files import open_to_append
 from unet_scaling.study.progress import STEPS_VARIABLE
 from unet_scaling.study.record import set_launch_aside
-from unet_scaling.study.run_state import ACTIVE, RecordedRun, run_state
+from unet_scaling.study.run_state import ACTIVE, RecordedRun
 from unet_scaling.study.study_file import JOB_NAME, OUTPUT_NAME
 from unet_scaling.study.texts import CALLED, called, count, duration, score_title
 
@@ -524,7 +524,7 @@ def _require_no_jobs(study: Path) -> None:
     submissions = study_submissions(study)
     jobs = set()
     doubt = ""
-    for folder, state, _ in judged(submissions, run_state):
+    for folder, state, _ in judged(submissions):
         submission = submissions[folder]
         if submission and state.state in ACTIVE:
             jobs.add(submission.job or submission.token)

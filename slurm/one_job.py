@@ -1,6 +1,5 @@
 """Run a program that is no training as one job of Slurm, and wait for its end."""
 
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -9,10 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from slurm.cluster import Cluster, geometry
-from slurm.render import Places, program_script, write_script
+from slurm.cluster import Cluster
+from slurm.render import program_script, write_script
 from slurm.scheduler import GONE, JobState, LimitError, RejectedError, UnreachableError, is_over
-from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.study_file import OUTPUT_NAME
 
@@ -44,10 +42,8 @@ def run_as_job(
     """
     once = cluster.model_copy(update={"stop_seconds": 1, "requeue": False})
     slurm = cluster.slurm
-    shape = geometry(cluster, workers)
     token = f"{name}.{folder.name}"
-    script = program_script(once, shape, program, folder, token, Places(PROJECT, Path(sys.executable)))
-    path = write_script(folder, script)
+    path = write_script(folder, program_script(once, workers, program, folder, token))
     try:
         job = slurm.submit(path, token)
         console.print(f"{name}: job {job}, {workers} workers; output in {folder}/{OUTPUT_NAME}", markup=False)

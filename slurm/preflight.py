@@ -6,7 +6,6 @@ from importlib import metadata
 from pathlib import Path
 
 from slurm.cluster import Cluster, geometry
-from slurm.scheduler import RejectedError, Slurm
 from unet_scaling.data.folder import read_manifest
 from unet_scaling.data.order import count_test_images, require_enough_images
 from unet_scaling.study.compute_profile import profile_of
@@ -65,15 +64,6 @@ def _configs_by_images(configs: Sequence[RunConfig]) -> dict[tuple[str, Path], l
     return found
 
 
-def unverified_inputs(configs: Sequence[RunConfig]) -> list[str]:
-    """Return what a dry run could not verify here, one sentence each: a submission would refuse it."""
-    try:
-        check_inputs(configs)
-    except UserError as error:
-        return [str(error)]
-    return []
-
-
 def require_throughput(study: StudyConfig) -> None:
     """Raise UserError where the study has runs that train and yet can have no throughput."""
     epochs = study.training.get("epochs")
@@ -112,17 +102,6 @@ def has_package(name: str) -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
-
-
-def refused_shapes(slurm: Slurm, scripts: dict[int, Path]) -> dict[int, str]:
-    """Return of one script per worker count those that Slurm would refuse, with its reason."""
-    refused = {}
-    for workers, script in scripts.items():
-        try:
-            slurm.try_out(script)
-        except RejectedError as error:
-            refused[workers] = str(error)
-    return refused
 
 
 def limit_text(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> str:

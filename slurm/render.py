@@ -1,36 +1,25 @@
-"""Render job scripts: pure functions of cluster, configurations and places, apart from writing them."""
+"""Render job scripts: pure functions of cluster, configurations and folders, apart from writing them."""
 
 import shlex
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from slurm.cluster import Cluster, Geometry, geometry, one_per_node, prologue_path
-from unet_scaling import IS_CLONE
+from slurm.cluster import Cluster, Geometry, geometry, prologue_path
 from unet_scaling.group.identity import IDENTITY_VARIABLES, KEEP_MEMORY
-from unet_scaling.study.config import PROGRAMS_FOLDER, RunConfig
+from unet_scaling.study.config import PROGRAMS_FOLDER, PROJECT, RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import open_to_append, write_atomically
 from unet_scaling.study.study_file import OUTPUT_NAME, PING_PONG_NAME
 
 SCRIPT_NAME = "job.sbatch"
 IGNORE_USR2_UNTIL_HANDLER = 'trap "" USR2; exec "$@"'
-
-
-@dataclass(frozen=True)
-class Places:
-    """The folder of the project and its Python, as jobs find them."""
-
-    project: Path
-    python: Path
-
-    @property
-    def programs(self) -> Path:
-        """Return the folder of the training programs."""
-        return self.project if IS_CLONE else PROGRAMS_FOLDER
+# As jobs find it.
+PYTHON = sys.executable
 
 
 def write_script(folder: Path, script: str) -> Path:
@@ -41,19 +30,15 @@ def write_script(folder: Path, script: str) -> Path:
     return path
 
 
-def job_script(cluster: Cluster, config: RunConfig, run_folder: Path, token: str, places: Places) -> str:
+def job_script(cluster: Cluster, config: RunConfig, run_folder: Path, token: str) -> str:
     """Return the script of one run as one job."""
     shape = geometry(cluster, config.workers)
-    return _render(
-        "job.jinja", cluster, shape, token, run_folder, places,
-        launch=launch_words(cluster, shape),
-        program=program_words(config, run_folder, places),
-        run_folder=str(_plain(run_folder)),
-    )  # fmt: skip
+    program = program_words(config, run_folder)
+    return _render("job.jinja", cluster, shape, token, run_folder, program=program)
 
 
 def allocation_script(
-    cluster: Cluster, runs: Sequence[tuple[RunConfig, Path]], place: Path, token: str, places: Places
+    cluster: Cluster, runs: Sequence[tuple[RunConfig, Path]], place: Path, token: str
 ) -> str:
     """Return the script of one job that runs all of these in this order; `place` is its folder.
 
@@ -64,14 +49,11 @@ def allocation_script(
         {
             "folder": str(_plain(folder)),
             "launch": launch_words(cluster, geometry(cluster, config.workers)),
-            "program": program_words(config, folder, places),
+            "program": program_words(config, folder),
         }
         for config, folder in runs
     ]
-    return _render(
-        "allocation.jinja", cluster, geometry(cluster, largest), token, place, places,
-        steps=steps,
-    )  # fmt: skip
+    return _render("allocation.jinja", cluster, geometry(cluster, largest), token, place, steps=steps)
 
 
 def launch_words(cluster: Cluster, shape: Geometry) -> str:
@@ -85,7 +67,7 @@ def launch_words(cluster: Cluster, shape: Geometry) -> str:
             f"--nodes={shape.nodes}",
             f"--ntasks={shape.workers}",
             f"--ntasks-per-node={shape.workers_per_node}",
-            f"--cpus-per-task={shape.cores_per_worker}",
+            f"--cpus-per-task={cluster.cores_per_worker}",
             "--kill-on-bad-exit=1",
         ]
         if cluster.gres:
@@ -100,34 +82,19 @@ def _launcher(cluster: Cluster) -> str:
     return " ".join(map(_word, cluster.launcher_command or [cluster.launcher]))
 
 
-def program_script(
-    cluster: Cluster, shape: Geometry, program: Sequence[str], folder: Path, token: str, places: Places
-) -> str:
+def program_script(cluster: Cluster, workers: int, program: Sequence[str], folder: Path, token: str) -> str:
     """Return the script of a job whose workers are `python PROGRAM...`, and no training."""
-    words = [str(places.python), *(str(_plain(Path(word))) for word in program)]
-    return _render(
-        "program.jinja", cluster, shape, token, folder, places,
-        launch=launch_words(cluster, shape),
-        program=shlex.join(words),
-    )  # fmt: skip
+    words = shlex.join([PYTHON, *(str(_plain(Path(word))) for word in program)])
+    return _render("program.jinja", cluster, geometry(cluster, workers), token, folder, program=words)
 
 
-def ping_pong_words(cluster: Cluster, shape: Geometry, folder: Path, python: Path) -> str:
-    """Return the command that measures MPI between the nodes, one process on each, into the folder.
-
-    A launch of its own, so that native DDP's processes never start MPI.
-    """
-    program = [str(python), "-m", "unet_scaling.measure.ping_pong", str(_plain(folder) / PING_PONG_NAME)]
-    return f"{launch_words(cluster, one_per_node(shape))} {shlex.join(program)}"
-
-
-def program_words(config: RunConfig, run_folder: Path, places: Places) -> str:
+def program_words(config: RunConfig, run_folder: Path) -> str:
     """Return the training command of one run, which ignores the signal to stop until Python handles it.
 
     Nothing is lost by an early signal, for workers also know the second at which to stop.
     """
-    script = places.programs / config.framework / "train.py"
-    words = [str(_plain(path)) for path in (places.python, script, run_folder)]
+    script = PROGRAMS_FOLDER / config.framework / "train.py"
+    words = [str(_plain(path)) for path in (Path(PYTHON), script, run_folder)]
     return shlex.join(["sh", "-c", IGNORE_USR2_UNTIL_HANDLER, "sh", *words])
 
 
@@ -146,21 +113,20 @@ def _plain(path: Path) -> Path:
 
 
 def _render(
-    template: str,
-    cluster: Cluster,
-    shape: Geometry,
-    token: str,
-    folder: Path,
-    places: Places,
-    **values: object,
+    template: str, cluster: Cluster, shape: Geometry, token: str, folder: Path, **values: object
 ) -> str:
-    wanted = cluster.ping_pong and shape.nodes > 1
-    kept = [name for name in cluster.keep_variables if name.startswith(IDENTITY_VARIABLES)]
+    ping_pong = None
+    if cluster.ping_pong and shape.nodes > 1:
+        # Of one process on each node. A launch of its own, so that native DDP's processes never start MPI.
+        each = replace(shape, workers=shape.nodes, workers_per_node=1)
+        program = [PYTHON, "-m", "unet_scaling.measure.ping_pong", str(_plain(folder) / PING_PONG_NAME)]
+        ping_pong = f"{launch_words(cluster, each)} {shlex.join(program)}"
     return _templates().get_template(template).render(
-        cluster=cluster, launcher=_launcher(cluster), geometry=shape, token=token, kept=kept,
-        prologue=prologue_path(cluster), allocator=KEEP_MEMORY, identity_variables=IDENTITY_VARIABLES,
-        ping_pong=ping_pong_words(cluster, shape, folder, places.python) if wanted else None,
-        python=str(places.python), project=str(places.project), **values,
+        cluster=cluster, launcher=_launcher(cluster), launch=launch_words(cluster, shape), geometry=shape,
+        token=token, folder=str(_plain(folder)), ping_pong=ping_pong, prologue=prologue_path(cluster),
+        kept=[name for name in cluster.keep_variables if name.startswith(IDENTITY_VARIABLES)],
+        identity_variables=IDENTITY_VARIABLES, allocator=KEEP_MEMORY, python=PYTHON, project=str(PROJECT),
+        **values,
     )  # fmt: skip
 
 

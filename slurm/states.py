@@ -22,7 +22,7 @@ from unet_scaling.run.run_claim import trains_on_this_machine
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
-from unet_scaling.study.run_state import RecordedRun, RunState, recorded_run
+from unet_scaling.study.run_state import RecordedRun, RunState, recorded_run, run_state
 from unet_scaling.study.study_file import JOB_NAME
 from unet_scaling.study.texts import short_digest
 from unet_scaling.study.validation import StrictModel, validated
@@ -85,22 +85,14 @@ def read_submission(folder: Path) -> Submission | None:
         raise UserError(f"{path} cannot be read: {error}; rename it after checking squeue") from None
 
 
-def write_submission(folder: Path, submission: Submission | None) -> None:
-    """Write the newest submission of a run; None makes it one that was never submitted."""
-    if submission is None:
-        (folder / JOB_NAME).unlink(missing_ok=True)
-    else:
-        write_json_with_checksum(folder / JOB_NAME, submission.model_dump(mode="json"))
+def write_submission(folder: Path, submission: Submission) -> None:
+    """Write the newest submission of a run."""
+    write_json_with_checksum(folder / JOB_NAME, submission.model_dump(mode="json"))
 
 
 def study_submissions(study: Path) -> dict[Path, Submission | None]:
     """Return the newest submission of each run folder that has one, by name."""
-    return read_submissions(path.parent for path in sorted(study.glob(f"*/{JOB_NAME}")))
-
-
-def read_submissions(folders: Iterable[Path]) -> dict[Path, Submission | None]:
-    """Return the newest submission of each run folder."""
-    return {folder: read_submission(folder) for folder in folders}
+    return {path.parent: read_submission(path.parent) for path in sorted(study.glob(f"*/{JOB_NAME}"))}
 
 
 @dataclass(frozen=True)
@@ -186,7 +178,7 @@ def study_statuses(configs: Mapping[Path, RunConfig], again: Collection[str] = (
     One by one, as the records of a large study fill the memory. Of runs that are to be made `again`, the job
     is looked up also where their record is complete.
     """
-    submissions = read_submissions(configs)
+    submissions = {folder: read_submission(folder) for folder in configs}
     runs: dict[Path, RecordedRun] = {}
 
     def read(folder: Path) -> RunState:
@@ -194,15 +186,15 @@ def study_statuses(configs: Mapping[Path, RunConfig], again: Collection[str] = (
         return runs[folder].state
 
     certain = {folder for folder, config in configs.items() if config.run in again}
-    for folder, state, job in judged(submissions, read, certain):
+    for folder, state, job in judged(submissions, certain, read):
         yield RunStatus(runs.pop(folder), submissions[folder], state, job)
         runs.clear()
 
 
 def judged(
     submissions: Mapping[Path, Submission | None],
-    read: Callable[[Path], RunState],
     certain: Collection[Path] = (),
+    read: Callable[[Path], RunState] = run_state,
 ) -> Iterator[tuple[Path, RunState, JobState | None]]:
     """Yield the folder of each run, its state, and its job; `read` returns the state by the record.
 

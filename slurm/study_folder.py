@@ -186,7 +186,7 @@ def never_trained(folder: Path) -> bool:
     if trained or any(folder.glob(CHECKPOINTS)):
         return False
     submission = read_submission(folder)
-    states = judged({folder: submission}, run_state) if submission else ()
+    states = judged({folder: submission}) if submission else ()
     return not any(state.state in ACTIVE for _, state, _ in states)
 
 

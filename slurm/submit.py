@@ -11,21 +11,15 @@ from slurm.after_run import is_to_be_repeated, may_be_tried_again, set_disturbed
 from slurm.cluster import Cluster, geometry, prologue_path
 from slurm.estimate import KnownSeconds, estimate_text
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
-from slurm.preflight import (
-    check_inputs,
-    limit_node_hours,
-    limit_text,
-    refused_shapes,
-    unverified_inputs,
-)
-from slurm.render import SCRIPT_NAME, Places, allocation_script, job_script, write_script
+from slurm.preflight import check_inputs, limit_node_hours, limit_text
+from slurm.render import SCRIPT_NAME, allocation_script, job_script, write_script
 from slurm.scheduler import LimitError, RejectedError, Slurm, UnreachableError
 from slurm.states import (
     RunStatus,
     Submission,
     SubmissionStatus,
     new_token,
-    read_submissions,
+    read_submission,
     study_statuses,
     write_submission,
 )
@@ -150,7 +144,6 @@ class Submitter:
 
     folder: StudyFolder
     cluster: Cluster
-    places: Places
     console: Console
     cancellation: Cancellation
     one_allocation: bool = False
@@ -177,8 +170,10 @@ class Submitter:
                 self._print(f"and {len(configs) - len(shown)} more scripts: --verbose prints all")
         if self.cluster.doctor:
             self._print("before a study's first job, one of half a minute tries the launch (doctor = true)")
-        for sentence in unverified_inputs(configs):
-            self._print(f"not verified: {sentence}")
+        try:
+            check_inputs(configs)
+        except UserError as error:  # a submission would refuse it
+            self._print(f"not verified: {error}")
         self._require_affordable(configs, configs)
 
     def submit(self) -> int:
@@ -214,7 +209,12 @@ class Submitter:
         room = max(0, self.cluster.max_queued - in_queue)
         try:
             jobs = [self._in_one_job(wanted)] if self.one_allocation else [self._job(run) for run in wanted]
-            refused = refused_shapes(self.cluster.slurm, {job.workers: job.script for job in jobs})
+            refused = {}
+            for workers, script in {job.workers: job.script for job in jobs}.items():
+                try:
+                    self.cluster.slurm.try_out(script)
+                except RejectedError as error:
+                    refused[workers] = str(error)
         except UnreachableError as error:
             text = f"nothing was submitted, Slurm does not answer: {error}"
             raise LaterError(text, [run.name for run in wanted]) from None
@@ -265,12 +265,10 @@ class Submitter:
         configs = [run.run.config for run in wanted]
         self._require_startable(configs)
         self._require_affordable(configs, self.folder.study.configs())
-        folders = [self.folder.path / run for run in self.folder.study.run_names()]
-        if self.cluster.doctor and not any(
-            found and found.attempts for found in read_submissions(folders).values()
-        ):
+        earlier = (read_submission(self.folder.path / run) for run in self.folder.study.run_names())
+        if self.cluster.doctor and not any(found and found.attempts for found in earlier):
             with optional_part("doctor = true"):
-                from slurm.doctor import require_sound_launch
+                from slurm.commands.doctor import require_sound_launch
             workers = max(config.workers for config in configs)
             require_sound_launch(self.cluster, workers, self.folder.path.parent, self.console)
         for run in wanted:
@@ -349,11 +347,11 @@ class Submitter:
         return BatchJob(run.name, script, token, [run], self.cluster.slurm, force=self.force)
 
     def _job_script(self, config: RunConfig, token: str) -> str:
-        return job_script(self.cluster, config, self.folder.resolved / config.run, token, self.places)
+        return job_script(self.cluster, config, self.folder.resolved / config.run, token)
 
     def _allocation_script(self, configs: Sequence[RunConfig], folder: Path, token: str) -> str:
         runs = [(config, self.folder.resolved / config.run) for config in configs]
-        return allocation_script(self.cluster, runs, folder.resolve(), token, self.places)
+        return allocation_script(self.cluster, runs, folder.resolve(), token)
 
     def _show(self, folder: Path, script: str) -> None:
         # Not wrapped or coloured by the console, which takes most of the time of 10,000 scripts.

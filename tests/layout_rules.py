@@ -51,7 +51,7 @@ ORDERS = {
     ),
 }
 # Folders that may be taken away: nothing outside of them imports them as a module is loaded, but for the
-# command of the launch doctor, which needs both of its modules.
+# commands of them.
 OPTIONAL_PARTS = {
     "unet_scaling.emulation": (),
     "unet_scaling.explain": (),
@@ -59,7 +59,7 @@ OPTIONAL_PARTS = {
     "unet_scaling.record": (),
     "unet_scaling.strategies": (),
     "unet_scaling.inference": ("slurm/commands/segment.py",),
-    "unet_scaling.doctor": ("slurm/doctor.py", "slurm/commands/doctor.py"),
+    "unet_scaling.doctor": ("slurm/commands/doctor.py",),
     "slurm.virtual": (),
 }
 # What no file below these folders imports.

@@ -5,7 +5,6 @@ answer. What must never be it raises at once: two live jobs of one run, or anoth
 """
 
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +20,11 @@ import slurm.states
 import slurm.submit
 import unet_scaling.study.texts
 from slurm.cluster import Cluster
-from slurm.render import Places
 from slurm.scheduler import CALL_SECONDS, Printed
 from slurm.states import base_of
 from slurm.study_folder import StudyFolder, next_cancellation
 from slurm.submit import Submitter
-from unet_scaling.study.config import PROJECT, StudyConfig
+from unet_scaling.study.config import StudyConfig
 
 # Whose time is the clock's.
 TIMED = (
@@ -54,7 +52,6 @@ def make_submitter(folder: Path, study: StudyConfig, **changes: Any) -> Submitte
     options: dict[str, Any] = {"cluster": CLUSTER, "console": Console(quiet=True)}
     return Submitter(
         folder=StudyFolder(folder, study),
-        places=Places(PROJECT, Path(sys.executable)),
         cancellation=next_cancellation(folder),
         **(options | changes),
     )

@@ -82,7 +82,7 @@ def give_accounting(cluster: VirtualCluster) -> None:
     assert_ok(cluster.inside("controller", "mariadb-install-db", "--no-defaults", *files, "--skip-test-db"))
     listening = ["--bind-address=127.0.0.1", socket, f"--pid-file={folder}/pid"]
     server = ["mariadbd", "--no-defaults", *files, *listening, "--innodb-log-file-size=16M"]
-    enter = [PROGRAM, "exec", "--state-dir", cluster.state, "controller", "--"]
+    enter = [str(PROGRAM), "exec", "--state-dir", str(cluster.state), "controller", "--"]
     with (cluster.state / "log" / "mariadb.output").open("w") as output:
         subprocess.Popen([*enter, *server], stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     wait_until((folder / "socket").is_socket, "MariaDB", RUNNING_SECONDS)

@@ -8,19 +8,24 @@ import sys
 import time
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slurm.cluster import OWN_OPTIONS, Cluster, geometry, limit_seconds, read_cluster
-from slurm.render import Places, allocation_script, job_script
+from slurm.render import allocation_script, job_script
 from tests.studies import make_point
 from unet_scaling.study.config import FRAMEWORKS, PROJECT
 from unet_scaling.study.errors import UserError
 
 GOLDEN = Path(__file__).with_name("golden")
-PLACES = Places(Path("/project"), Path("/project/.venv/bin/python"))
+# Where the project, its training programs and its Python are, as jobs find them.
+PLACES: dict[str, Any] = {
+    "PROJECT": Path("/project"), "PROGRAMS_FOLDER": Path("/project"), "PYTHON": "/project/.venv/bin/python",
+}  # fmt: skip
 SRUN = Cluster(
     launcher="srun", launcher_arguments=["--mpi=pmi2"], gpus_per_node=2, cores_per_worker=12, time="02:00:00",
     partition="gpu", account="project0000", options=["--exclusive"],
@@ -35,9 +40,9 @@ SITES = {"srun": SRUN, "mpiexec": MPIEXEC}
 def script(
     cluster: Cluster, framework: str, workers: int = 3, folder: str = "/project/logs/study/run"
 ) -> str:
-    return job_script(
-        cluster, make_point(Path("/data"), framework, workers), Path(folder), f"{framework}.1", PLACES
-    )
+    point = make_point(Path("/data"), framework, workers)
+    with patch.multiple("slurm.render", **PLACES):
+        return job_script(cluster, point, Path(folder), f"{framework}.1")
 
 
 def both(cluster: Cluster) -> str:
@@ -47,7 +52,8 @@ def both(cluster: Cluster) -> str:
         for workers in (1, 3)
     ]
     place = Path("/project/logs/study/allocation-1")
-    return allocation_script(cluster, runs, place, "study.allocation.1", PLACES)
+    with patch.multiple("slurm.render", **PLACES):
+        return allocation_script(cluster, runs, place, "study.allocation.1")
 
 
 def rendered() -> dict[str, str]:
@@ -281,11 +287,11 @@ def test_a_job_forgets_the_launch_of_the_shell_that_submitted_it(site: str) -> N
 
 def test_an_allocation_begins_no_run_after_the_second_at_which_runs_stop(tmp_path: Path) -> None:
     """A real bash; srun stands for the first run, which lasts until that second."""
-    places = Places(tmp_path, Path("/bin/false"))  # which finds no run complete
     runs = [(make_point(Path("/data"), "horovod", workers), tmp_path / f"{workers}") for workers in (1, 2, 3)]
     for _, folder in runs:
         folder.mkdir()
-    text = allocation_script(SRUN, runs, tmp_path / "allocation-1", "study.allocation.1", places)
+    with patch("slurm.render.PYTHON", "/bin/false"):  # which finds no run complete
+        text = allocation_script(SRUN, runs, tmp_path / "allocation-1", "study.allocation.1")
     stand_in = "srun() { while (($(date +%s) < UNET_SCALING_STOP_AT)); do sleep 0.1; done; }\n"
     end = str(int(time.time()) + SRUN.stop_seconds + 2)
     done = subprocess.run(

@@ -12,6 +12,7 @@ from slurm.estimate import ProbedSpeed, recorded_seconds
 from tests.records import digest, make_epochs, make_header, make_point, make_result, write_all
 from tests.saliency_records import Made, make_line, write_explained
 from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import Record, read_record, set_launch_aside
 from unet_scaling.study.record_lines import End, RecordLine, Saliency
 from unet_scaling.study.study_file import config_path, read_config
@@ -62,9 +63,11 @@ def test_a_record_that_contradicts_its_maps_is_not_complete(
 
 def test_a_study_with_maps_needs_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "SALIENCY_PACKAGE", "no-such-package")
-    assert "no-such-package" not in " ".join(preflight.unverified_inputs([make_point()]))
-    (said,) = preflight.unverified_inputs([point()])
-    assert "no-such-package, which is not installed; run environment/install.sh --with xaitk" in said
+    with pytest.raises(UserError, match="does not exist"):  # which follows
+        preflight.check_inputs([make_point()])
+    said = "no-such-package, which is not installed; run environment/install.sh --with xaitk"
+    with pytest.raises(UserError, match=said):
+        preflight.check_inputs([point()])
 
 
 def test_the_seconds_of_maps_count_and_a_probe_does_not_tell_them(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from slurm.states import Submission, judged, study_submissions
 from slurm.study_folder import mark_cancelled
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.run_state import ACTIVE, run_state
+from unet_scaling.study.run_state import ACTIVE
 
 # It looks so long for jobs that are left, or whose answer was lost: longer than one can be late.
 CANCEL_SECONDS = 300.0
@@ -67,7 +67,7 @@ def _live_jobs(folder: Path) -> dict[str, tuple[Submission, str]]:
     """Return by name the submission and id, if known, of each job that may live and was not told to end."""
     submissions = study_submissions(folder)
     live = {}
-    for run_folder, state, job in judged(submissions, run_state):
+    for run_folder, state, job in judged(submissions):
         submission = submissions[run_folder]
         if submission is None or job is None or is_over(job.state) or job.state in (GONE, "COMPLETING"):
             continue

@@ -42,24 +42,6 @@ def add_launch(parser: CommandLine) -> None:
     add_logs(parser)
 
 
-def add_queue(parser: CommandLine) -> None:
-    """Add what only jobs of Slurm can do."""
-    add = parser.add_argument
-    wait = "stay until all is done, and report each run as it ends; resubmit what was interrupted"
-    add("--wait", action="store_true", help=wait)
-    add("--one-allocation", action="store_true", help="all runs in one job, one after the other")
-    budget = "refuse to submit runs that may take more node-hours; each submission counts anew"
-    add("--budget", type=_node_hours, metavar="HOURS", help=budget)
-
-
-def _node_hours(text: str) -> float:
-    """Return a budget; NaN, with which everything would be within it, is no number of hours."""
-    hours = float(text)
-    if not hours > 0:
-        raise argparse.ArgumentTypeError(f"{text} is no number of node-hours above 0")
-    return hours
-
-
 def add_logs(parser: CommandLine) -> None:
     where = "where study folders are (default: logs)"
     parser.add_argument("--logs", type=Path, default=logs_folder(), help=where)
@@ -84,8 +66,8 @@ def submitted_study(arguments: argparse.Namespace) -> Path:
     return folder
 
 
-def require_compatible(arguments: argparse.Namespace) -> None:
-    """Raise UserError for options of which one would have to be ignored."""
+def study_folder(arguments: argparse.Namespace, console: Console) -> StudyFolder:
+    """Return the folder of the study of the command line; UserError where one option had to be ignored."""
     for other in ("more_repeats", "wait"):
         if arguments.dry_run and getattr(arguments, other, False):
             raise UserError(f"--dry-run starts nothing: leave --{other.replace('_', '-')} out")
@@ -93,11 +75,6 @@ def require_compatible(arguments: argparse.Namespace) -> None:
     for key in given:
         if given.count(key) > 1:
             raise UserError(f"--set {key}=...: {key} is given twice on the command line; leave one out")
-
-
-def study_folder(arguments: argparse.Namespace, console: Console) -> StudyFolder:
-    """Return the folder of the study that is named by the command line."""
-    require_compatible(arguments)
     study = read_study(arguments.study, dict(arguments.set), arguments.name)
     require_throughput(study)
     folder = open_study_folder(arguments.logs / study.name, study)

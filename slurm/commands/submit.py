@@ -1,7 +1,6 @@
 """Submit a study to Slurm: every run that is missing, failed or interrupted."""
 
 import argparse
-import sys
 import time
 from collections.abc import Container, Sequence
 from dataclasses import replace
@@ -10,13 +9,11 @@ from pathlib import Path
 from rich.console import Console
 
 from slurm.cluster import read_cluster
-from slurm.commands.options import add_launch, add_queue, add_study, new_console, study_folder
+from slurm.commands.options import add_launch, add_study, new_console, study_folder
 from slurm.commands.status import REFRESH_SECONDS, StatusRow, show_status, study_rows
-from slurm.render import Places
 from slurm.study_folder import CancelledError, logs_folder, next_cancellation
 from slurm.submit import LaterError, Submitter
 from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.run_state import ACTIVE
 from unet_scaling.study.study_file import list_run_folders
@@ -43,9 +40,23 @@ def command_line() -> CommandLine:
     where = "where; see slurm/clusters/"
     parser.add_argument("--cluster", type=Path, metavar="CLUSTER.toml", required=True, help=where)
     add_launch(parser)
-    add_queue(parser)
+    wait = "stay until all is done, and report each run as it ends; resubmit what was interrupted"
+    parser.add_argument("--wait", action="store_true", help=wait)
+    parser.add_argument(
+        "--one-allocation", action="store_true", help="all runs in one job, one after the other"
+    )
+    budget = "refuse to submit runs that may take more node-hours; each submission counts anew"
+    parser.add_argument("--budget", type=_node_hours, metavar="HOURS", help=budget)
     parser.add_argument("--verbose", action="store_true", help="with --dry-run: print every script")
     return parser
+
+
+def _node_hours(text: str) -> float:
+    """Return a budget; NaN, with which everything would be within it, is no number of hours."""
+    hours = float(text)
+    if not hours > 0:
+        raise argparse.ArgumentTypeError(f"{text} is no number of node-hours above 0")
+    return hours
 
 
 def submit_to_slurm(arguments: argparse.Namespace) -> None:
@@ -56,7 +67,6 @@ def submit_to_slurm(arguments: argparse.Namespace) -> None:
     submitter = Submitter(
         folder=folder,
         cluster=cluster,
-        places=Places(PROJECT, Path(sys.executable)),
         console=console,
         cancellation=next_cancellation(folder.path),
         one_allocation=arguments.one_allocation,
