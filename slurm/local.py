@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,7 +48,7 @@ from unet_scaling.study.progress import STEPS_VARIABLE
 from unet_scaling.study.record import set_launch_aside
 from unet_scaling.study.run_state import ACTIVE, RecordedRun
 from unet_scaling.study.study_file import JOB_NAME, OUTPUT_NAME
-from unet_scaling.study.texts import CALLED, called, count, duration, score_title
+from unet_scaling.study.texts import CALLED, called, duration, score_title
 
 # Of mpiexec, and the command of a worker.
 WhileRunning = Callable[[int, Sequence[str]], None]
@@ -78,7 +78,7 @@ class StudyProgress:
         self._known = known
         self._bar = Progress(*COLUMNS, console=console, auto_refresh=False, transient=True, expand=True)
         self._task = self._bar.add_task("", facts="", visible=False)
-        self._said: set[str] = set()
+        self._is_stopping = False
         self._folder = TemporaryDirectory()
         self.steps_file = Path(self._folder.name) / "steps"
 
@@ -135,11 +135,11 @@ class StudyProgress:
             self._shown = now
             self._print_line(f"  {facts}")
 
-    def say_once(self, text: str) -> None:
-        """Print a line the first time that it is asked for."""
-        if text not in self._said:
-            self._said.add(text)
-            self._print_line(text)
+    def say_that_it_stops(self) -> None:
+        """Print once that the user's request to stop is known."""
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._print_line("stopping: the workers save their state; Ctrl-C again ends them at once")
 
     def _print_line(self, text: str) -> None:
         self._console.print(f"\n{text}" if self._line_is_open else text, markup=False)
@@ -147,7 +147,7 @@ class StudyProgress:
 
     def end(self, outcome: str) -> None:
         """Print how the run ended, and how long the others will take."""
-        goes_on = self._later and not self._said  # what it said once is that it stops
+        goes_on = self._later and not self._is_stopping
         left = self._known.foreseen(self._later, self._elapsed()) if goes_on else None
         text = f"{outcome}; about {duration(left)} left" if left else outcome
         prefix = "" if self._line_is_open else f"{self._label} ... "
@@ -277,34 +277,12 @@ def run_study(
         owns = f"each worker owns {share} of {cores} cores, at every worker count"
         console.print(f"{owns}; output in {folder.path}/*/{OUTPUT_NAME}")
         while block:
-            _run_block(LocalRuns(block, console, share, request), repeat_disturbed, force)
+            LocalRuns(block, console, share, request).run_missing(repeat_disturbed, force)
             # Of the first block only: else the same runs would be launched anew with each further one.
             repeat_disturbed = False
             force = ()
             block = next_block(block, console)
     console.print(f"next: {called('report', os.path.relpath(folder.path))}", markup=False)
-
-
-def _run_block(runs: "LocalRuns", repeat_disturbed: bool, force: Collection[str]) -> None:
-    """Launch what is missing of a study, then what was disturbed. Raises UserError where runs failed."""
-    folder = runs.folder
-    configs = prepare_ready(folder, runs.console)
-    missing = take_over(folder, configs, force)
-    complete = [config for config in configs if config not in missing]
-    runs.console.print(f"{folder.study.name}: {len(configs)} runs, {len(complete)} complete already")
-    if missing or repeat_disturbed:
-        say_whether_quiet(runs.console)
-    runs.learn(complete)
-    # What is compared within a repeat stays together in time, and the repeats stay one after the other.
-    later = missing
-    for _, repeat in groupby(missing, key=lambda config: config.repeat):
-        block = list(repeat)
-        later = later[len(block) :]
-        runs.run_all(block, missing, later)
-        runs.run_disturbed(block, missing, later)
-    if repeat_disturbed:
-        runs.run_disturbed(complete, complete, ())
-    _require_all_complete(folder, configs)
 
 
 @dataclass(frozen=True)
@@ -317,12 +295,31 @@ class LocalRuns:
     request: StopRequest
     known: KnownSeconds = field(default_factory=KnownSeconds)
 
-    def learn(self, complete: Iterable[RunConfig]) -> None:
-        """Note how long runs took, to foresee the time of the others."""
+    def run_missing(self, repeat_disturbed: bool, force: Collection[str]) -> None:
+        """Launch what is missing, then what was disturbed. Raises UserError where runs failed."""
+        # Nothing is written for a study that cannot start: its runs would stand in every report as waiting.
+        require_ready(self.folder, in_launch_order(self.folder.study))
+        configs = self.folder.prepare(self.console)
+        missing = take_over(self.folder, configs, force)
+        complete = [config for config in configs if config not in missing]
+        name = self.folder.study.name
+        self.console.print(f"{name}: {len(configs)} runs, {len(complete)} complete already")
+        if missing or repeat_disturbed:
+            say_whether_quiet(self.console)
         for config in complete:
             self.known.learn(self.folder.recorded(config))
+        # What is compared within a repeat stays together in time, and the repeats stay one after the other.
+        later = missing
+        for _, repeat in groupby(missing, key=lambda config: config.repeat):
+            block = list(repeat)
+            later = later[len(block) :]
+            self._run_all(block, missing, later)
+            self._run_disturbed(block, missing, later)
+        if repeat_disturbed:
+            self._run_disturbed(complete, complete, ())
+        self._require_all_complete(configs)
 
-    def run_all(
+    def _run_all(
         self,
         configs: Sequence[RunConfig],
         counted: Sequence[RunConfig],
@@ -341,14 +338,14 @@ class LocalRuns:
                 self._run(config, progress, again)
         self._require_no_request()
 
-    def run_disturbed(
+    def _run_disturbed(
         self, configs: Sequence[RunConfig], counted: Sequence[RunConfig], later: Sequence[RunConfig]
     ) -> None:
         """Launch those of these runs again that were disturbed."""
         disturbed = [
             config for config in configs if is_to_be_repeated(self.folder.recorded(config), self.console)
         ]
-        self.run_all(disturbed, counted, later, again=True)
+        self._run_all(disturbed, counted, later, again=True)
 
     def _run(self, config: RunConfig, progress: StudyProgress, again: bool) -> None:
         run_folder = self.folder.run_folder(config)
@@ -374,12 +371,28 @@ class LocalRuns:
             return
         self.request.pass_on(mpiexec, worker)
         with suppress(OSError):  # the terminal may be gone; the workers save all the same
-            progress.say_once("stopping: the workers save their state; Ctrl-C again ends them at once")
+            progress.say_that_it_stops()
 
     def _require_no_request(self) -> None:
         if self.request.received:
             again = called("run", *sys.argv[1:])
             raise StudyStoppedError(f"stopped; run the same command to go on: {again}", EXIT_RESUME)
+
+    def _require_all_complete(self, configs: Sequence[RunConfig]) -> None:
+        states = {config.run: self.folder.recorded(config).state for config in configs}
+        incomplete = {run: state for run, state in states.items() if not state.is_complete}
+        if incomplete:
+            lines = [f"{run}: {state.state}: {state.reason}" for run, state in incomplete.items()]
+            diverged = all(state.state == "diverged" for state in incomplete.values())
+            cure = "mend what is said of them, and run the same command again"
+            if diverged:  # from the same seed a run takes the same steps
+                cure = (
+                    "they would diverge again: lower training.learning_rate, or raise training.warmup_epochs"
+                )
+            raise UserError(
+                f"{len(incomplete)} of {len(configs)} runs did not complete; {cure}\n  " + "\n  ".join(lines),
+                EXIT_DIVERGED if diverged else EXIT_BUG,
+            )
 
 
 def _outcome(run: RecordedRun, seconds: float) -> str:
@@ -402,48 +415,12 @@ def _outcome(run: RecordedRun, seconds: float) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _require_all_complete(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:
-    states = {config.run: folder.recorded(config).state for config in configs}
-    incomplete = {run: state for run, state in states.items() if not state.is_complete}
-    if incomplete:
-        lines = [f"{run}: {state.state}: {state.reason}" for run, state in incomplete.items()]
-        diverged = all(state.state == "diverged" for state in incomplete.values())
-        cure = "mend what is said of them, and run the same command again"
-        if diverged:  # from the same seed a run takes the same steps
-            cure = "they would diverge again: lower training.learning_rate, or raise training.warmup_epochs"
-        raise UserError(
-            f"{len(incomplete)} of {len(configs)} runs did not complete; {cure}\n  " + "\n  ".join(lines),
-            EXIT_DIVERGED if diverged else EXIT_BUG,
-        )
-
-
-@dataclass(frozen=True)
-class LocalPlan:
-    """What would run here, on how many cores, and what the study's complete runs tell of its time."""
-
-    folder: StudyFolder
-    runs: int
-    wanted: list[RunConfig]
-    known: KnownSeconds
-
-    def show(self, console: Console) -> None:
-        cores = cores_per_worker(self.folder.study, len(os.sched_getaffinity(0)))
-        lines = [
-            f"{config.run}: {count(config.workers, 'worker')}, "
-            f"{count(config.training.cores_per_worker or cores, 'core')} each"
-            for config in self.wanted
-        ]
-        total = f"{self.folder.study.name}: {count(self.runs, 'run')}"
-        lines.append(f"{total}, {len(self.wanted)} would start, one after the other")
-        console.print("\n".join(lines), markup=False)
-
-
 def local_plan(
     folder: StudyFolder, console: Console, repeat_disturbed: bool = False, force: Collection[str] = ()
-) -> LocalPlan:
-    """Return what would run here; start and write nothing. Each record is read once, and none is kept.
+) -> tuple[list[RunConfig], KnownSeconds]:
+    """Return what would run here, and what complete runs tell of its time; start and write nothing.
 
-    Raises UserError where the study could not start either.
+    Each record is read once, and none is kept. Raises UserError where the study could not start either.
     """
     configs = in_launch_order(folder.study)
     folder.require_same(configs)
@@ -455,7 +432,7 @@ def local_plan(
         is_kept = run.state.is_complete and run.config.run not in force
         if is_kept and not (repeat_disturbed and is_to_be_repeated(run, console)):
             wanted.pop(run.config.run, None)
-    return LocalPlan(folder, len(configs), list(wanted.values()), known)
+    return list(wanted.values()), known
 
 
 def cores_per_worker(study: StudyConfig, cores: int) -> int:
@@ -487,18 +464,28 @@ def cores_per_worker(study: StudyConfig, cores: int) -> int:
 
 def require_ready(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:
     """Raise UserError where Slurm may be at work on this study, or where every run would fail."""
-    _require_no_jobs(folder.path)
+    study = folder.path
+    submissions = study_submissions(study)
+    jobs = set()
+    doubt = ""
+    for run_folder, state, _ in judged(submissions):
+        submission = submissions[run_folder]
+        if submission and state.state in ACTIVE:
+            jobs.add(submission.job or submission.token)
+            doubt = state.reason if state.state == "unknown" else doubt
+    named = ", ".join(sorted(jobs))
+    if doubt:
+        raise UserError(
+            f"{study.name}: jobs {named} may be queued or running, and cannot be asked for: "
+            f"{doubt}. Where they are over, rename {study}/*/{JOB_NAME}"
+        )
+    if jobs:
+        raise UserError(
+            f"{study.name}: jobs {named} of this study are queued or running (squeue --me); wait for "
+            f"their end, or cancel them: {CALLED} cancel {study}"
+        )
     check_inputs(configs)
     require_images(configs)
-
-
-def prepare_ready(folder: StudyFolder, console: Console) -> list[RunConfig]:
-    """Write the run folders of a study that can start, and return its runs; raise UserError for another.
-
-    Nothing is written for a study that cannot start: its runs would stand in every later report as waiting.
-    """
-    require_ready(folder, in_launch_order(folder.study))
-    return folder.prepare(console)
 
 
 def take_over(
@@ -517,26 +504,3 @@ def take_over(
         if (run_folder / JOB_NAME).exists():
             (run_folder / JOB_NAME).rename(run_folder / FORMER_JOB_NAME)
     return missing
-
-
-def _require_no_jobs(study: Path) -> None:
-    """Raise UserError where a job of this study is queued or running, or where nobody can say."""
-    submissions = study_submissions(study)
-    jobs = set()
-    doubt = ""
-    for folder, state, _ in judged(submissions):
-        submission = submissions[folder]
-        if submission and state.state in ACTIVE:
-            jobs.add(submission.job or submission.token)
-            doubt = state.reason if state.state == "unknown" else doubt
-    named = ", ".join(sorted(jobs))
-    if doubt:
-        raise UserError(
-            f"{study.name}: jobs {named} may be queued or running, and cannot be asked for: "
-            f"{doubt}. Where they are over, rename {study}/*/{JOB_NAME}"
-        )
-    if jobs:
-        raise UserError(
-            f"{study.name}: jobs {named} of this study are queued or running (squeue --me); wait for "
-            f"their end, or cancel them: {CALLED} cancel {study}"
-        )

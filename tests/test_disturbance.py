@@ -256,13 +256,11 @@ def reason(run: Path) -> str:
     return disturbed_reason(recorded(run))
 
 
-def planned(folder: Path, repeat_disturbed: bool) -> str:
-    """The line of a dry run that counts the runs."""
+def planned(folder: Path, repeat_disturbed: bool) -> list[str]:
+    """The runs that a dry run would start."""
     study = StudyFolder(folder / "tiny", make_study("tiny", frameworks=["pytorch_native"]))
-    text = io.StringIO()
-    console = Console(file=text, width=400)
-    local_plan(study, console, repeat_disturbed).show(console)
-    return next(line for line in text.getvalue().splitlines() if line.startswith("tiny: "))
+    wanted, _ = local_plan(study, Console(quiet=True), repeat_disturbed)
+    return [config.run for config in wanted]
 
 
 def local_study(
@@ -328,8 +326,8 @@ def test_a_complete_run_is_not_touched_without_being_asked_for(
     before = {path.name: path.read_bytes() for path in run.iterdir()}
     assert "1 complete already" in local_study(tmp_path, monkeypatch, iter([]))
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
-    assert planned(tmp_path, repeat_disturbed=False) == "tiny: 1 run, 0 would start, one after the other"
-    assert planned(tmp_path, repeat_disturbed=True) == "tiny: 1 run, 1 would start, one after the other"
+    assert planned(tmp_path, repeat_disturbed=False) == []
+    assert planned(tmp_path, repeat_disturbed=True) == [run.name]
     local_study(tmp_path, monkeypatch, iter([Steps()]), repeat_disturbed=True)
     assert reason(run) == ""
     assert len(list(run.glob("run.disturbed*.jsonl"))) == 2

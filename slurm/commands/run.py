@@ -10,6 +10,7 @@ from slurm.estimate import PROBE_SECONDS, estimate_text, run_probe
 from slurm.local import StudyStoppedError, cores_per_worker, local_plan, run_study
 from slurm.processes import say_whether_quiet
 from unet_scaling.study.command_line import CommandLine
+from unet_scaling.study.texts import count
 
 # A busy program often ends within minutes; each look takes a second.
 QUIET_POLL_SECONDS = 30
@@ -47,13 +48,20 @@ def run_on_this_machine(arguments: argparse.Namespace) -> None:
     folder = study_folder(arguments, console)
     if arguments.dry_run or arguments.probe:
         cores = cores_per_worker(folder.study, len(os.sched_getaffinity(0)))
-        plan = local_plan(folder, console, arguments.repeat_disturbed, arguments.force)
+        wanted, known = local_plan(folder, console, arguments.repeat_disturbed, arguments.force)
         probe = run_probe(folder.study, cores) if arguments.probe else None
         if arguments.dry_run:
-            plan.show(console)
-        if plan.wanted:
-            console.print(estimate_text(plan.wanted, plan.known, probe), markup=False)
-            if not probe and not all(map(plan.known.of_point, plan.wanted)):
+            lines = [
+                f"{config.run}: {count(config.workers, 'worker')}, "
+                f"{count(config.training.cores_per_worker or cores, 'core')} each"
+                for config in wanted
+            ]
+            total = f"{folder.study.name}: {count(len(folder.study.run_names()), 'run')}"
+            lines.append(f"{total}, {len(wanted)} would start, one after the other")
+            console.print("\n".join(lines), markup=False)
+        if wanted:
+            console.print(estimate_text(wanted, known, probe), markup=False)
+            if not probe and not all(map(known.of_point, wanted)):
                 console.print("--probe estimates the time of points without complete runs")
     while arguments.wait_quiet and not arguments.dry_run and not say_whether_quiet(console):
         time.sleep(QUIET_POLL_SECONDS)
