@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from slurm.local import launch
 from slurm.preflight import is_installed
+from slurm.processes import launch
 from unet_scaling.group.rendezvous import WITHOUT_NCCL, trial_config, twin_functions
 from unet_scaling.group.worker import versions
 from unet_scaling.study.command_line import CommandLine

@@ -3,23 +3,17 @@
 Refused where jobs of Slurm run or images are not checked.
 """
 
-import ctypes
 import os
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
-from typing import Self
 
-import psutil
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
@@ -27,37 +21,16 @@ from slurm.after_run import disturbed_reason, is_to_be_repeated, set_disturbed_a
 from slurm.estimate import KnownSeconds, images_per_second
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.preflight import check_inputs, require_images
-from slurm.processes import (
-    WORKER_SIGNAL,
-    StopRequest,
-    descendants,
-    kill_below,
-    launch_environment,
-    mpiexec_program,
-    say_whether_quiet,
-    stop_requests,
-    worker_processes,
-)
+from slurm.processes import WORKER_SIGNAL, StopRequest, launch, say_whether_quiet, stop_requests
 from slurm.states import judged, study_submissions
 from slurm.study_folder import StudyFolder, in_launch_order, locked
-from unet_scaling.group.identity import CORES_VARIABLE
 from unet_scaling.study.config import PROGRAMS_FOLDER, RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_RESUME, UserError
-from unet_scaling.study.files import open_to_append
-from unet_scaling.study.progress import STEPS_VARIABLE
 from unet_scaling.study.record import set_launch_aside
 from unet_scaling.study.run_state import ACTIVE, RecordedRun
 from unet_scaling.study.study_file import JOB_NAME, OUTPUT_NAME
 from unet_scaling.study.texts import CALLED, called, duration, score_title
 
-# Of mpiexec, and the command of a worker.
-WhileRunning = Callable[[int, Sequence[str]], None]
-# Each look takes a little time from the workers.
-LOOK_SECONDS = 1.0
-# mpiexec starts them in less than one; a host name that is looked up in vain takes half a minute.
-WORKER_START_SECONDS = 60.0
-# From <linux/prctl.h>: the signal that the kernel sends to a process when its parent dies.
-PR_SET_PDEATHSIG = 1
 FORMER_JOB_NAME = "job.before_local.json"
 COLUMNS = (
     TextColumn("{task.description}", markup=False),
@@ -70,29 +43,20 @@ STEPS_BYTES = 3 * 8
 PIPE_SECONDS = 10.0
 
 
-class StudyProgress:
-    """The runs of a study as they are launched one after the other."""
+class StudyProgress(ExitStack):
+    """The runs of a study as they are launched one after the other, on the console until it is left."""
 
     def __init__(self, console: Console, known: KnownSeconds) -> None:
+        super().__init__()
         self._console = console
         self._known = known
         self._bar = Progress(*COLUMNS, console=console, auto_refresh=False, transient=True, expand=True)
         self._task = self._bar.add_task("", facts="", visible=False)
         self._is_stopping = False
-        self._folder = TemporaryDirectory()
-        self.steps_file = Path(self._folder.name) / "steps"
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
+        self.steps_file = Path(self.enter_context(TemporaryDirectory())) / "steps"
+        if console.is_terminal:
             self._bar.start()
-        return self
-
-    def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        if self._bar.live.is_started:  # else rich prints an empty line
-            self._bar.stop()
-        self._folder.cleanup()
+            self.callback(self._bar.stop)
 
     def begin(
         self,
@@ -183,76 +147,6 @@ class StudyProgress:
 
 class StudyStoppedError(UserError):
     """The user asked to stop, and the workers have saved."""
-
-
-def launch(
-    program: Sequence[str],
-    workers: int,
-    output: Path,
-    cores_each: int | None,
-    while_running: WhileRunning | None = None,
-    steps_file: Path | None = None,
-) -> int:
-    """Start workers of `python PROGRAM...`, each on that many cores of its own; return mpiexec's exit code.
-
-    None leaves all cores to all workers. What the workers print is appended to `output`; worker 0 counts its
-    steps in `steps_file`. `while_running` is called about once a second with the process of mpiexec and the
-    command of a worker. Where it raises, all workers are ended at once. Raises UserError where there is no
-    mpiexec, or where it starts no worker.
-    """
-    worker = [sys.executable, *program]
-    asked = {CORES_VARIABLE: cores_each, STEPS_VARIABLE: steps_file}
-    environment = launch_environment() | {name: str(value) for name, value in asked.items() if value}
-    with open_to_append(output) as sink:
-        process = subprocess.Popen(
-            [mpiexec_program(), "-n", str(workers), *worker], stdin=subprocess.DEVNULL, stdout=sink,
-            stderr=subprocess.STDOUT, env=environment, close_fds=False, start_new_session=True,
-            preexec_fn=partial(_end_with, os.getpid()),
-        )  # fmt: skip
-        try:
-            return _wait(process, worker, while_running)
-        finally:
-            if process.poll() is None:  # the wait was interrupted
-                kill_below(process.pid)
-                process.kill()
-                process.wait()
-
-
-def _wait(process: subprocess.Popen[bytes], worker: Sequence[str], look: WhileRunning | None) -> int:
-    """Return the exit code of mpiexec. Raises UserError where it has started no worker in time."""
-    deadline = time.monotonic() + WORKER_START_SECONDS
-    started = False
-    while True:
-        with suppress(subprocess.TimeoutExpired):
-            return process.wait(timeout=LOOK_SECONDS)
-        started = started or bool(worker_processes(process.pid, worker))
-        if not started and time.monotonic() > deadline:
-            raise UserError(_why_not_started(process.pid))
-        if look:
-            look(process.pid, worker)
-
-
-def _why_not_started(mpiexec: int) -> str:
-    """Return what mpiexec does instead of starting workers: often it waits for srun or ssh."""
-    names = []
-    for process in descendants(mpiexec):
-        with suppress(psutil.Error):  # it has ended meanwhile
-            names.append(process.name())
-    program = mpiexec_program()
-    return (
-        f"{program} started no worker in {WORKER_START_SECONDS:.0f} s; it waits for "
-        f"{', '.join(names) or 'none'}: try {program} -n 2 hostname, or install another MPI"
-    )
-
-
-def _end_with(parent: int) -> None:
-    """Let the kernel end this process, soon mpiexec, when the launcher dies by whatever signal.
-
-    mpiexec and its workers also hold the lock of the study (study_folder.py) until the last has ended.
-    """
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        os._exit(EXIT_BUG)
 
 
 def run_study(

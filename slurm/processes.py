@@ -1,17 +1,20 @@
-"""Processes of a study on this machine: how mpiexec starts, how workers stop, who else computes.
+"""Processes on this machine: how workers are launched by mpiexec, how they stop, who else computes.
 
 The workers run in a session of their own, so that the terminal's Ctrl-C reaches this process alone: the first
 lets the workers save, a second one ends them at once.
 """
 
+import ctypes
 import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -19,11 +22,21 @@ import psutil
 from rich.console import Console
 
 from slurm.preflight import has_package
-from unet_scaling.group.identity import FIRST_PORT, IDENTITY_VARIABLES, KEEP_MEMORY, PORTS
+from unet_scaling.group.identity import CORES_VARIABLE, FIRST_PORT, IDENTITY_VARIABLES, KEEP_MEMORY, PORTS
 from unet_scaling.group.watchdog import busy_seconds
 from unet_scaling.study.disturbance import DISTURBED_SHARE
-from unet_scaling.study.errors import UserError
+from unet_scaling.study.errors import EXIT_BUG, UserError
+from unet_scaling.study.files import open_to_append
+from unet_scaling.study.progress import STEPS_VARIABLE
 
+# Of mpiexec, and the command of a worker.
+WhileRunning = Callable[[int, Sequence[str]], None]
+# Each look takes a little time from the workers.
+LOOK_SECONDS = 1.0
+# mpiexec starts them in less than one; a host name that is looked up in vain takes half a minute.
+WORKER_START_SECONDS = 60.0
+# From <linux/prctl.h>: the signal that the kernel sends to a process when its parent dies.
+PR_SET_PDEATHSIG = 1
 # mpiexec must not bind processes itself: the workers take their cores, the same way under every MPI. It forks
 # them on this host: from a shell that belongs to a job it would call srun, which waits for cores for ever.
 MPI_ENVIRONMENT = {
@@ -56,6 +69,78 @@ SAME_REQUEST_SECONDS = 0.3
 OBSERVED_SECONDS = 2.0
 # The warning names them in one line.
 MOST_NAMED_PROCESSES = 3
+
+
+def launch(
+    program: Sequence[str],
+    workers: int,
+    output: Path,
+    cores_each: int | None,
+    while_running: WhileRunning | None = None,
+    steps_file: Path | None = None,
+) -> int:
+    """Start workers of `python PROGRAM...`, each on that many cores of its own; return mpiexec's exit code.
+
+    None leaves all cores to all workers. What the workers print is appended to `output`; worker 0 counts its
+    steps in `steps_file`. `while_running` is called about once a second with the process of mpiexec and the
+    command of a worker. Where it raises, all workers are ended at once. Raises UserError where there is no
+    mpiexec, or where it starts no worker.
+    """
+    worker = [sys.executable, *program]
+    asked = {CORES_VARIABLE: cores_each, STEPS_VARIABLE: steps_file}
+    environment = launch_environment() | {name: str(value) for name, value in asked.items() if value}
+    with open_to_append(output) as sink:
+        process = subprocess.Popen(
+            [mpiexec_program(), "-n", str(workers), *worker], stdin=subprocess.DEVNULL, stdout=sink,
+            stderr=subprocess.STDOUT, env=environment, close_fds=False, start_new_session=True,
+            preexec_fn=partial(_end_with, os.getpid()),
+        )  # fmt: skip
+        try:
+            return _wait(process, worker, while_running)
+        finally:
+            if process.poll() is None:  # the wait was interrupted
+                for below in descendants(process.pid):
+                    with suppress(psutil.Error):
+                        below.kill()
+                process.kill()
+                process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], worker: Sequence[str], look: WhileRunning | None) -> int:
+    """Return the exit code of mpiexec. Raises UserError where it has started no worker in time."""
+    deadline = time.monotonic() + WORKER_START_SECONDS
+    started = False
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(timeout=LOOK_SECONDS)
+        started = started or bool(worker_processes(process.pid, worker))
+        if not started and time.monotonic() > deadline:
+            raise UserError(_why_not_started(process.pid))
+        if look:
+            look(process.pid, worker)
+
+
+def _why_not_started(mpiexec: int) -> str:
+    """Return what mpiexec does instead of starting workers: often it waits for srun or ssh."""
+    names = []
+    for process in descendants(mpiexec):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            names.append(process.name())
+    program = mpiexec_program()
+    return (
+        f"{program} started no worker in {WORKER_START_SECONDS:.0f} s; it waits for "
+        f"{', '.join(names) or 'none'}: try {program} -n 2 hostname, or install another MPI"
+    )
+
+
+def _end_with(parent: int) -> None:
+    """Let the kernel end this process, soon mpiexec, when the launcher dies by whatever signal.
+
+    mpiexec and its workers also hold the lock of the study (study_folder.py) until the last has ended.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(EXIT_BUG)
 
 
 def mpiexec_program() -> str:
@@ -154,13 +239,6 @@ def worker_processes(mpiexec: int, command: Sequence[str]) -> list[psutil.Proces
             if process.ppid() not in workers and process.cmdline() == list(command):
                 workers[process.pid] = process
     return list(workers.values())
-
-
-def kill_below(mpiexec: int) -> None:
-    """End everything below mpiexec at once."""
-    for process in descendants(mpiexec):
-        with suppress(psutil.Error):
-            process.kill()
 
 
 def _catches(process: int, number: signal.Signals) -> bool:

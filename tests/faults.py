@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from slurm.local import launch
 from slurm.preflight import is_installed
+from slurm.processes import launch
 from tests.cluster import wait_until
 from tests.studies import give_workers, make_point, make_run
 from tests.trained import TrainedRuns

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from slurm.local import launch
-from slurm.processes import launch_environment
+from slurm.processes import launch, launch_environment
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.folder import write_manifest
 from unet_scaling.study.config import PROJECT, RunConfig
@@ -117,4 +116,4 @@ def train(folder: Path, point: RunConfig, cores_each: int | None = None) -> Reco
 
 def give_workers(patch: pytest.MonkeyPatch, name: str, value: str) -> None:
     """Give workers a variable that a job script sets, and that a launch on this host else drops."""
-    patch.setattr("slurm.local.launch_environment", lambda: launch_environment() | {name: value})
+    patch.setattr("slurm.processes.launch_environment", lambda: launch_environment() | {name: value})

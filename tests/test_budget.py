@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from slurm.local import launch
+from slurm.processes import launch
 from tests.machine import needs_a_core_each
 from tests.trained import PLAIN_EPOCHS, TrainedRun, TrainedRuns, plain_config
 from unet_scaling.group.group import single_worker

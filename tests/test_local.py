@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 import slurm.commands.run
-import slurm.local
+import slurm.processes
 from slurm.commands.status import study_rows
-from slurm.local import launch
-from slurm.processes import SAME_REQUEST_SECONDS, descendants, worker_processes
+from slurm.processes import SAME_REQUEST_SECONDS, descendants, launch, worker_processes
 from slurm.study_folder import in_launch_order
 from tests.cluster import wait_until
 from tests.studies import UNJUDGED, tiny_study
@@ -235,7 +234,7 @@ def test_mpiexec_and_its_workers_end_when_their_launcher_is_killed(tmp_path: Pat
     (tmp_path / "workers").mkdir()
     worker = f"import os, time; open(f'{tmp_path}/workers/{{os.getpid()}}', 'w').close(); time.sleep(300)"
     launcher = (
-        "from pathlib import Path; from slurm.local import launch; "
+        "from pathlib import Path; from slurm.processes import launch; "
         f"launch(['-c', {worker!r}], 2, Path({str(tmp_path / 'output.log')!r}), None)"
     )
     first = subprocess.Popen([sys.executable, "-c", launcher], cwd=PROJECT)
@@ -252,8 +251,8 @@ def test_a_launcher_that_starts_no_worker_is_ended_with_what_it_waits_for(
     waiting = tmp_path / "mpiexec"
     waiting.write_text("#!/bin/sh\nsleep 300\nexit 0\n")
     waiting.chmod(0o755)
-    monkeypatch.setattr(slurm.local, "mpiexec_program", lambda: str(waiting))
-    monkeypatch.setattr(slurm.local, "WORKER_START_SECONDS", 1.0)
+    monkeypatch.setattr(slurm.processes, "mpiexec_program", lambda: str(waiting))
+    monkeypatch.setattr(slurm.processes, "WORKER_START_SECONDS", 1.0)
     begin = time.monotonic()
     with pytest.raises(UserError, match=f"{waiting} started no worker in 1 s; it waits for sleep: "):
         launch(["-c", "pass"], 2, tmp_path / "output.log", None)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from analysis.load import load_study
 from slurm.commands.status import study_rows
-from slurm.local import launch
 from slurm.preflight import is_installed
+from slurm.processes import launch
 from tests.cluster import free_port, wait_until
 from tests.machine import needs_a_core_each, quiet_machine
 from tests.records import write_run

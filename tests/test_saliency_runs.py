@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from slurm.local import launch
+from slurm.processes import launch
 from tests.studies import give_workers, make_point, make_run, train
 from tests.trained import TrainedRuns, over_gloo
 from tests.xaitk_maps import TRAINED_EPOCHS, clean_images, explained_point, xaitk_map, xaitk_stack

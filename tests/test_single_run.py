@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from slurm import preflight
-from slurm.local import launch
 from slurm.preflight import check_inputs
+from slurm.processes import launch
 from tests.records import write_run
 from tests.studies import make_point, make_run, train
 from unet_scaling.group.rendezvous import require_all_workers

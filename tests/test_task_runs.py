@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm.local import launch
 from slurm.preflight import is_installed
+from slurm.processes import launch
 from tests.studies import make_run
 from tests.task_mistakes import HIDDEN, RANK, changed
 from tests.tasks import EXAMPLES, SOMETIMES_UNUSED, example, points_config

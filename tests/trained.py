@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from slurm.local import launch
+from slurm.processes import launch
 from tests.studies import make_images, make_point, make_run
 from unet_scaling.group.rendezvous import is_mpi
 from unet_scaling.study.config import PROJECT, RunConfig

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from slurm.cluster import Cluster, read_cluster
 from slurm.commands.options import add_logs, new_console
-from slurm.local import launch
 from slurm.one_job import new_job_folder, run_as_job
+from slurm.processes import launch
 from unet_scaling.doctor.findings import (
     Findings,
     WorkerReport,

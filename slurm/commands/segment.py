@@ -19,8 +19,8 @@ from scipy import ndimage  # type: ignore[import-untyped]
 
 from slurm.cluster import Cluster, geometry, read_cluster
 from slurm.commands.options import new_console
-from slurm.local import launch
 from slurm.one_job import new_job_folder, run_as_job
+from slurm.processes import launch
 from slurm.scheduler import GONE, Slurm, is_over
 from unet_scaling.data.folder import FilePair
 from unet_scaling.inference.masks import (
