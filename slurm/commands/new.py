@@ -106,7 +106,8 @@ def main() -> None:
             raise UserError(f"--workers: found {max(arguments.workers)}; allowed: {why}")
         workers = Choice("workers", arguments.workers, "as asked for")
     else:
-        workers = Choice("workers", worker_counts(largest), why)
+        powers = [2**power for power in range(largest.bit_length())]
+        workers = Choice("workers", sorted({*powers, largest}), why)
     study_kind, cluster_kind = file_kinds()
     _write_new(study_path, study_kind, study_choices(arguments, workers, max(arguments.workers or [largest])))
     study = read_study(study_path)
@@ -279,12 +280,6 @@ def suggested_batch(training_images: int, workers: int) -> int:
     while batch > 1 and training_images // (workers * batch) < FEWEST_STEPS_PER_EPOCH:
         batch //= 2
     return batch
-
-
-def worker_counts(largest: int) -> list[int]:
-    """Return 1, 2, 4, ... and the largest worker count itself."""
-    powers = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
-    return sorted({*powers, largest})
 
 
 def ask_slurm(named: str | None) -> tuple[Nodes, list[Choice]] | None:

@@ -81,6 +81,10 @@ class StatusRow:
     expected_end: str | None
     surplus: bool = False
 
+    @property
+    def why(self) -> str:
+        return "; ".join(filter(None, [SURPLUS if self.surplus else "", self.reason]))
+
 
 def study_rows(folder: Path) -> list[StatusRow]:
     """Return one row per run, by framework, workers and repeat. Raises UserError where there are none."""
@@ -136,32 +140,32 @@ def _expected_end(run: RecordedRun) -> str | None:
 
 def show_status(folder: Path, console: Console, as_json: bool, watch: bool) -> None:
     """Print the state of all runs; with `watch` again and again until no run is active."""
+
+    def view() -> Group:
+        """Return the table, and below a narrow one why runs are in their states."""
+        wide = console.width >= WIDE_CHARACTERS
+        reasons = [] if wide else [Text(f"{row.run}: {row.why}") for row in rows if row.why]
+        return Group(status_table(folder.name, rows, wide), *reasons)
+
     rows = study_rows(folder)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
     elif watch:
-        with Live(_view(folder, rows, console), console=console, auto_refresh=False) as live:
+        with Live(view(), console=console, auto_refresh=False) as live:
             # Between two runs of a study on this machine, none is running.
             while any(row.state in ACTIVE for row in rows) or is_at_work(folder):
                 time.sleep(REFRESH_SECONDS)
                 rows = study_rows(folder)
-                live.update(_view(folder, rows, console), refresh=True)
+                live.update(view(), refresh=True)
     elif len(rows) > MOST_TABLE_ROWS:
         # A line for each row, in columns, with all that the wide table has.
-        cells = [STATUS_COLUMNS, *([str(cell) for cell in _cells(row, wide=True)] for row in rows)]
+        cells = [STATUS_COLUMNS, *([str(cell) for cell in _cells(row)] for row in rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
-        lines.append(f"{folder.name}: {_title(rows)}: {_caption(rows)}")
+        lines.append(": ".join(_summary(folder.name, rows)))
         print("\n".join(map(clean, lines)))
     else:
-        console.print(_view(folder, rows, console), soft_wrap=False)
-
-
-def _view(folder: Path, rows: Sequence[StatusRow], console: Console) -> Group:
-    """Return the table, and below a narrow one why runs are in their states."""
-    wide = console.width >= WIDE_CHARACTERS
-    reasons = [] if wide else [Text(f"{row.run}: {why}") for row in rows if (why := _why(row))]
-    return Group(status_table(folder.name, rows, wide), *reasons)
+        console.print(view(), soft_wrap=False)
 
 
 def status_table(name: str, rows: Sequence[StatusRow], wide: bool = True) -> Table:
@@ -169,41 +173,37 @@ def status_table(name: str, rows: Sequence[StatusRow], wide: bool = True) -> Tab
 
     `wide`: with the job, the attempt, the hosts and why a run is in its state.
     """
-    table = Table(title=f"{name}: {_title(rows)}", caption=_caption(rows), box=None, pad_edge=False)
+    title, caption = _summary(name, rows)
+    table = Table(title=title, caption=caption, box=None, pad_edge=False)
     table.add_column("run", overflow="fold")
     for column in STATUS_COLUMNS[1:5]:
         table.add_column(column, no_wrap=True, justify="right" if column == "images/s" else "left")
     for column in STATUS_COLUMNS[5:] if wide else ():
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*_cells(row, wide))
+        table.add_row(*_cells(row)[: len(table.columns)])
     return table
 
 
-def _title(rows: Sequence[StatusRow]) -> str:
-    return count(sum(not row.surplus for row in rows), "run")
+def _summary(name: str, rows: Sequence[StatusRow]) -> tuple[str, str]:
+    """Return a study with the number of its runs, and how many are in each state."""
+    states = Counter(row.state for row in rows if not row.surplus)
+    caption = ", ".join(f"{number} {state}" for state, number in states.most_common())
+    if surplus := sum(row.surplus for row in rows):
+        caption += f"; {surplus} more that the study no longer has"
+    return f"{name}: {count(states.total(), 'run')}", caption
 
 
-def _caption(rows: Sequence[StatusRow]) -> str:
-    counted = Counter(row.state for row in rows if not row.surplus)
-    surplus = sum(row.surplus for row in rows)
-    caption = ", ".join(f"{number} {state}" for state, number in counted.most_common())
-    return caption + (f"; {surplus} more that the study no longer has" if surplus else "")
-
-
-def _cells(row: StatusRow, wide: bool) -> list[str | Text]:
-    speed = "" if row.images_per_second is None else f"{row.images_per_second:.1f}"
-    cells: list[str | Text] = [
+def _cells(row: StatusRow) -> list[str | Text]:
+    """Return a cell for each of STATUS_COLUMNS."""
+    return [
         Text(row.run),
         Text(row.state, style=STYLES[row.state]),
         f"{row.epochs_done}/{row.epochs}",
-        speed,
+        "" if row.images_per_second is None else f"{row.images_per_second:.1f}",
         row.expected_end or "",
+        row.job or "",
+        str(row.attempt or ""),
+        Text(row.hosts),
+        Text(row.why),
     ]
-    if wide:
-        cells += [row.job or "", str(row.attempt or ""), Text(row.hosts), Text(_why(row))]
-    return cells
-
-
-def _why(row: StatusRow) -> str:
-    return "; ".join(filter(None, [SURPLUS if row.surplus else "", row.reason]))
