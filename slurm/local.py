@@ -316,8 +316,7 @@ def local_plan(
 
     Each record is read once, and none is kept. Raises UserError where the study could not start either.
     """
-    configs = in_launch_order(folder.study)
-    folder.require_same(configs)
+    configs = folder.require_same()
     require_ready(folder, configs)
     wanted = {config.run: config for config in configs}
     known = KnownSeconds()

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from slurm.estimate import point_of
-from slurm.study_folder import StudyFolder, in_launch_order, with_added_repeats
+from slurm.study_folder import StudyFolder, with_added_repeats
 from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.repeats import FEWEST_ADAPTIVE_REPEATS, note_look, read_history
@@ -35,7 +35,7 @@ def note_changed_request(folder: StudyFolder, console: Console) -> StudyFolder:
     left_until = before.until is not None and now.until is None
     if not (by_hand or left_until) or not _has_results(StudyFolder(folder.path, before), now):
         return folder
-    folder.require_same(in_launch_order(now))
+    folder.require_same()
     total = max(before.repeats, now.repeats)
     note_look(folder.path, before.repeats, total, by_hand=by_hand, adaptive=before.until is not None)
     if by_hand:

@@ -1,6 +1,5 @@
 """Verify before anything is queued: images, environment, geometries that Slurm would refuse."""
 
-import difflib
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -71,17 +70,6 @@ def require_throughput(study: StudyConfig) -> None:
         raise UserError(
             f"study {study.name}: training.epochs: found 1, which only warms up; allowed: 2 or more, or 0"
         )
-
-
-def require_known(study: StudyConfig, runs: Sequence[str]) -> None:
-    """Raise UserError for a name given to --force that is no run of the study."""
-    known = study.run_names() if runs else []
-    for run in runs:
-        if run not in known:
-            near = difflib.get_close_matches(run, known, n=3, cutoff=0) or known[:3]
-            raise UserError(
-                f"--force {run}: study {study.name} has no such run; it has {', '.join(near)}, ..."
-            )
 
 
 def _require_installed(asking: str, package: str, option: str) -> None:

@@ -33,7 +33,6 @@ INTERRUPTED_STATES = (
 )  # fmt: skip
 OVER_STATES = (*INTERRUPTED_STATES, "COMPLETED", "FAILED", "CANCELLED", "OUT_OF_MEMORY")
 KEPT_VARIABLES = ("SLURM_CONF",)
-WITH_CLUSTER = ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo")
 LIMITS = (
     "QOSMaxSubmitJob", "AssocMaxSubmitJob", "MaxSubmitJob", "AssocGrpSubmitJobs", "QOSGrpSubmitJobs",
     "sleeping and retrying", "job queue full", "resource temporarily unavailable",
@@ -238,7 +237,7 @@ class Slurm:
     def call(self, command: Sequence[str], folder: Path | None = None, stop_at: str = "") -> str:
         """Return what a command prints. Raises RefusedError, UnreachableError if unclear, or UserError."""
         program, *words = command
-        cluster = [f"--clusters={self.cluster}"] if self.cluster and program in WITH_CLUSTER else []
+        cluster = [f"--clusters={self.cluster}"] if self.cluster else []
         environment = (
             self.environment(of_job=True) if program == "sbatch" else self.environment() | {"LC_ALL": "C"}
         )

@@ -72,13 +72,17 @@ class StudyFolder:
         A folder of another configuration with which nothing was trained is set aside, and the console told.
         Raises UserError where something was, and changes no folder then.
         """
-        configs = in_launch_order(self.study)
-        self.require_same(configs)
+        configs = self.require_same()
         for config in configs:
-            replaced = self._set_untrained_aside(config)
-            if replaced and console:
-                console.print(replaced, markup=False)
             folder = self.run_folder(config)
+            if difference := self._difference(config):
+                aside = self.path / REPLACED_NAME
+                aside.mkdir(exist_ok=True)
+                folder.rename(aside / f"{config.run}.{len(list(aside.glob(f'{config.run}.*'))) + 1}")
+                key, was, now = difference
+                text = f"{config.run}: {key} was {was!r}, with which nothing was trained; replaced by {now!r}"
+                if console:
+                    console.print(text, markup=False)
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 folder.mkdir(mode=0o700, exist_ok=True)
@@ -108,13 +112,17 @@ class StudyFolder:
             if path.name not in names:
                 yield recorded_run(path, read_config(config_path(path)))
 
-    def require_same(self, configs: Sequence[RunConfig]) -> None:
-        """Raise UserError where a run that trained has another configuration than the study gives it."""
+    def require_same(self) -> list[RunConfig]:
+        """Return all runs in the order to launch them.
+
+        Raises UserError where a run that trained has another configuration than the study gives it.
+        """
+        configs = in_launch_order(self.study)
         for config in configs:
             folder = self.run_folder(config)
-            recorded = _recorded_config(folder, config)
-            if recorded != config and not never_trained(folder):
-                key, was, now = _first_difference(recorded, config)
+            difference = self._difference(config)
+            if difference and not never_trained(folder):
+                key, was, now = difference
                 way_on = ""
                 if tuple(key.split(".")) in PATH_KEYS:
                     way_on = (
@@ -126,19 +134,18 @@ class StudyFolder:
                     f"the study; {way_on}give this study another name (--name), or move "
                     f"{self.path} away"
                 )
+        return configs
 
-    def _set_untrained_aside(self, config: RunConfig) -> str:
-        """Move a run folder of another configuration below `.replaced`; return what was done, if anything."""
-        folder = self.run_folder(config)
-        recorded = _recorded_config(folder, config)
+    def _difference(self, config: RunConfig) -> tuple[str, object, object] | None:
+        """Return the first key with another value in the run folder, that value and the one of the study."""
+        path = config_path(self.run_folder(config))
+        recorded = read_config(path) if path.exists() else config
         if recorded == config:
-            return ""
-        aside = self.path / REPLACED_NAME
-        aside.mkdir(exist_ok=True)
-        kept = aside / f"{config.run}.{len(list(aside.glob(f'{config.run}.*'))) + 1}"
-        folder.rename(kept)
-        key, was, now = _first_difference(recorded, config)
-        return f"{config.run}: {key} was {was!r}, with which nothing was trained; replaced by {now!r}"
+            return None
+        before = flat_values(recorded)
+        after = flat_values(config)
+        key = next(key for key in after if before.get(key) != after[key])
+        return key, before.get(key), after[key]
 
 
 def open_study_folder(path: Path, study: StudyConfig) -> StudyFolder:
@@ -171,11 +178,6 @@ def in_launch_order(study: StudyConfig) -> list[RunConfig]:
     return ordered
 
 
-def _recorded_config(folder: Path, otherwise: RunConfig) -> RunConfig:
-    path = config_path(folder)
-    return read_config(path) if path.exists() else otherwise
-
-
 def never_trained(folder: Path) -> bool:
     """Return whether no attempt in this run folder trained an epoch or left a checkpoint, and none may yet.
 
@@ -188,14 +190,6 @@ def never_trained(folder: Path) -> bool:
     submission = read_submission(folder)
     states = judged({folder: submission}) if submission else ()
     return not any(state.state in ACTIVE for _, state, _ in states)
-
-
-def _first_difference(recorded: RunConfig, asked: RunConfig) -> tuple[str, object, object]:
-    """Return the first key in which two configurations differ, with both values."""
-    before = flat_values(recorded)
-    after = flat_values(asked)
-    key = next(key for key in after if before.get(key) != after[key])
-    return key, before.get(key), after[key]
 
 
 def logs_folder() -> Path:

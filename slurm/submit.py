@@ -155,8 +155,7 @@ class Submitter:
 
     def dry_run(self, *, verbose: bool = False) -> None:
         """Print a script of the most workers, or all, what is not verified, and the cost; write nothing."""
-        configs = in_launch_order(self.folder.study)
-        self.folder.require_same(configs)
+        configs = self.folder.require_same()
         for config in configs:
             geometry(self.cluster, config.workers)
         if self.one_allocation:

@@ -208,7 +208,7 @@ def test_a_study_names_the_file_beside_it_by_its_checksum_and_goes_on_with_no_ot
     other = read_study(path)
     assert other.configs()[0].digest() != configs[0].digest()
     with pytest.raises(UserError, match=r"task\.sha256 is") as raised:
-        StudyFolder(folder.path, other).require_same(other.configs())
+        StudyFolder(folder.path, other).require_same()
     assert raised.value.exit_code == EXIT_USAGE
 
 

@@ -1,12 +1,13 @@
 """Options that the commands on studies share, and what they name: a study, its folder, a console."""
 
 import argparse
+import difflib
 import sys
 from pathlib import Path
 
 from rich.console import Console
 
-from slurm.preflight import require_known, require_throughput
+from slurm.preflight import require_throughput
 from slurm.study_folder import StudyFolder, logs_folder, open_study_folder
 from unet_scaling.study.command_line import CommandLine, named_folder
 from unet_scaling.study.console import CleanConsole
@@ -78,7 +79,11 @@ def study_folder(arguments: argparse.Namespace, console: Console) -> StudyFolder
     study = read_study(arguments.study, dict(arguments.set), arguments.name)
     require_throughput(study)
     folder = open_study_folder(arguments.logs / study.name, study)
-    require_known(folder.study, arguments.force)  # with the repeats that were added
+    known = folder.study.run_names() if arguments.force else []  # with the repeats that were added
+    for run in arguments.force:
+        if run not in known:
+            near = ", ".join(difflib.get_close_matches(run, known, n=3, cutoff=0) or known[:3])
+            raise UserError(f"--force {run}: study {study.name} has no such run; it has {near}, ...")
     if folder.study.name != study.name:
         console.print(f"{folder.path} was renamed: its runs go on as those of study {folder.study.name}")
     return folder

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from scipy import ndimage  # type: ignore[import-untyped]
@@ -210,29 +210,23 @@ def _note_speed(path: Path, workers: int, moments: list[int]) -> None:
 
 
 def _table(output: Path, pairs: list[FilePair]) -> tuple[str, list[int] | None]:
-    """Return the rows of all masks as CSV, and the sum of their counts; None where no truth is known."""
+    """Return a row for each mask as CSV, and the sum of their counts; None where no truth is known."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
     sums = []
-    for pair, row, counts in _rows(output, pairs):
-        writer.writerow([pair.image, mask_path(output, pair).name, *row])
-        if counts:
-            sums.append(counts)
-    return text.getvalue(), [sum(each) for each in zip(*sums, strict=True)] or None
-
-
-def _rows(output: Path, pairs: list[FilePair]) -> Iterator[tuple[FilePair, list[object], list[int]]]:
-    """Yield of each mask its size, share of foreground, number of objects and IoU, and its counts."""
     for pair in pairs:
         path = mask_path(output, pair)
         made = read_mask(path)
         if made is None:
             raise UserError(f"{path} is damaged; move it away, and run the command again", EXIT_BAD_DATA)
         mask, texts = made
-        _, objects = ndimage.label(mask)
-        counts = [*map(int, texts.get(COUNTS_KEY, "").split())]
-        iou = PixelCounts(*counts).iou if counts else None
         height, width = mask.shape
         share = f"{float((mask > 0).mean()):.6f}"
-        yield pair, [width, height, share, objects, "" if iou is None else iou], counts
+        _, objects = ndimage.label(mask)
+        counts = [*map(int, texts.get(COUNTS_KEY, "").split())]
+        if counts:
+            sums.append(counts)
+        iou = PixelCounts(*counts).iou if counts else None
+        writer.writerow([pair.image, path.name, width, height, share, objects, "" if iou is None else iou])
+    return text.getvalue(), [sum(each) for each in zip(*sums, strict=True)] or None

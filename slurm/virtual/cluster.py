@@ -301,7 +301,7 @@ def stop(plan: Plan, name: str) -> None:
     if process is None:
         raise UserError(f"{host} is not running; start it with: {command('start', plan.state, host)}")
     if host == plan.controller.name:
-        hosts.kill([process], signal.SIGTERM)
+        os.kill(process, signal.SIGTERM)
         wait_until(lambda: running(plan.process_file(host)) is None, seconds=10)
     else:
         hosts.set_link(plan, host, "down")

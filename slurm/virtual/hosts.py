@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -123,12 +123,6 @@ def _state_and_start(line: str) -> tuple[str, str]:
     return fields[0], fields[19]
 
 
-def kill(process_ids: Iterable[int], number: signal.Signals = signal.SIGKILL) -> None:
-    for process_id in process_ids:
-        with suppress(ProcessLookupError):
-            os.kill(process_id, number)
-
-
 def kill_all(list_processes: Callable[[], Sequence[int]], origin: Path) -> None:
     """Kill what `list_processes` returns until it returns nothing, also processes started while this runs.
 
@@ -137,7 +131,9 @@ def kill_all(list_processes: Callable[[], Sequence[int]], origin: Path) -> None:
 
     def none_left() -> bool:
         process_ids = list_processes()
-        kill(process_ids)
+        for process_id in process_ids:
+            with suppress(ProcessLookupError):
+                os.kill(process_id, signal.SIGKILL)
         return not process_ids
 
     if not wait_until(none_left, KILL_SECONDS):
