@@ -83,14 +83,18 @@ def test_taking_down_nothing_is_fine_and_touches_nothing(tmp_path: Path) -> None
 
 
 def test_a_process_id_given_to_another_process_does_not_count(tmp_path: Path) -> None:
-    record = tmp_path / "record"
-    line = Path("/proc/self/stat").read_text()
-    record.write_text(line)
-    assert hosts.running(record) == os.getpid()
-    start = line.rpartition(")")[2].split()[19]
-    record.write_text(line.replace(f" {start} ", f" {int(start) - 1} "))
-    assert hosts.running(record) is None
-    assert hosts.running(tmp_path / "nothing") is None
+    plan = Plan(tmp_path)
+    note = plan.process_file("node1")
+    own = hosts.pin(plan, "node1")
+    for path in (note, own):
+        path.parent.mkdir(parents=True)
+    assert hosts.running(plan, "node1") is None
+    note.write_text(str(os.getpid()))
+    own.symlink_to("/proc/self/ns/net")
+    assert hosts.running(plan, "node1") == os.getpid()
+    own.unlink()
+    own.symlink_to("/proc/self/ns/mnt")  # of another host
+    assert hosts.running(plan, "node1") is None
 
 
 def test_missing_programs_are_named_by_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,8 @@ def execute(plan: Plan, given: argparse.Namespace) -> None:
     words = given.command[1:] if given.command[:1] == ["--"] else given.command
     if not words:
         raise UserError(f"exec {given.host}: no command given; give one: exec {given.host} -- hostname")
-    inside = enter(plan, plan.host(given.host).name)
+    plan.require_host(given.host)
+    inside = enter(plan, given.host)
     # The caller's environment, as it was before slurm/virtual_cluster changed PYTHONPATH.
     environment = os.environ | {"SLURM_CONF": str(plan.slurm_conf)}
     first, _, rest = environment.get("PYTHONPATH", "").partition(os.pathsep)

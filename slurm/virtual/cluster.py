@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from subprocess import Popen
 
 from slurm.virtual import hosts
 from slurm.virtual import plan as planned
 from slurm.virtual.hosts import (
     SYSTEM_FOLDERS,
     attempt,
-    enter,
     refusal,
     run,
     running,
     start_daemon,
     wait_until,
 )
-from slurm.virtual.plan import DEVICE_FOLDER, Plan, command, plan_file, save
+from slurm.virtual.plan import CONTROLLER, DEVICE_FOLDER, Plan, command, plan_file, save
 from unet_scaling.group.processor_quota import (
     ProcessorHierarchy,
     enable_below,
@@ -133,33 +133,26 @@ def start_munge(plan: Plan) -> None:
     files = {"socket": "socket", "key-file": "key", "pid-file": "pid", "seed-file": "seed", "log-file": "log"}
     options = [f"--{option}={folder / name}" for option, name in files.items()]
     arguments = ["munged", "--foreground", "--force", *options]
-    start_daemon(arguments, plan.process_file("munge"), plan.log("munge"))
-    wait_for(plan, "munge", plan.munge_socket.is_socket)
+    process = start_daemon(plan, CONTROLLER, arguments, "munge")
+    wait_for(plan, "munge", process, plan.munge_socket.is_socket)
 
 
 def start_controller(plan: Plan) -> None:
     """Start slurmctld and wait until it answers."""
-    start_inside(plan, plan.controller.name, ["slurmctld", "-D", "-f", str(plan.slurm_conf)])
-    wait_for(plan, plan.controller.name, lambda: "is UP" in ask(plan, "scontrol", "ping"))
+    process = start_daemon(plan, CONTROLLER, ["slurmctld", "-D", "-f", str(plan.slurm_conf)])
+    wait_for(plan, CONTROLLER, process, lambda: "is UP" in ask(plan, "scontrol", "ping"))
 
 
 def start_node(plan: Plan, node: str) -> None:
     """Start slurmd, without waiting for it."""
-    start_inside(plan, node, ["slurmd", "-D", "-N", node, "-f", str(plan.slurm_conf)])
+    start_daemon(plan, node, ["slurmd", "-D", "-N", node, "-f", str(plan.slurm_conf)])
 
 
-def start_inside(plan: Plan, host: str, arguments: list[str]) -> None:
-    """Start the daemon of a host."""
-    start_daemon(arguments, plan.process_file(host), plan.log(f"{host}.output"), enter(plan, host))
-
-
-def wait_for(plan: Plan, service: str, ready: Callable[[], bool]) -> None:
+def wait_for(plan: Plan, service: str, process: Popen[bytes], ready: Callable[[], bool]) -> None:
     """Wait until a service is ready; raise UserError with the end of its log if it ends or takes too long."""
-    record = plan.process_file(service)
-    wait_until(record.exists, START_SECONDS)
-    wait_until(lambda: ready() or running(record) is None, START_SECONDS)
+    wait_until(lambda: ready() or process.poll() is not None, START_SECONDS)
     if not ready():
-        problem = "did not answer in time" if running(record) else "ended"
+        problem = "did not answer in time" if process.poll() is None else "ended"
         raise UserError(f"{service} {problem}. {log_tail(plan, service)}", EXIT_BUG)
 
 
@@ -220,8 +213,8 @@ def up(plan: Plan) -> Plan:
         print("slurmctld and slurmd: waiting until every node is idle", flush=True)
         start_controller(plan)
         for node in plan.nodes:
-            start_node(plan, node.name)
-        wait_until_usable(plan, [node.name for node in plan.nodes])
+            start_node(plan, node)
+        wait_until_usable(plan, plan.nodes)
     return plan
 
 
@@ -272,12 +265,6 @@ def down(state: Path) -> bool:
     """Take down what runs, was half started or was left over in `state`; return False if nothing was."""
     if not plan_file(state).exists() and not hosts.mounts_below(state):
         return False
-    # Every process recorded is killed, also one that records itself meanwhile.
-    records = state / "processes"
-    closed = state / "processes.closed"
-    if records.exists():
-        records.rename(closed)  # a daemon that has no record yet fails to write it, and never starts
-    hosts.kill_all(lambda: [process for record in closed.glob("*") if (process := running(record))], closed)
     hosts.release(state)
     hosts.disconnect(Plan(state))
     remove_groups(state)
@@ -294,26 +281,26 @@ def down(state: Path) -> bool:
     return True
 
 
-def stop(plan: Plan, name: str) -> None:
+def stop(plan: Plan, host: str) -> None:
     """Terminate slurmctld, or cut the power of a node, its link first: no peer is told."""
-    host = plan.host(name).name
-    process = running(plan.process_file(host))
+    plan.require_host(host)
+    process = running(plan, host)
     if process is None:
         raise UserError(f"{host} is not running; start it with: {command('start', plan.state, host)}")
-    if host == plan.controller.name:
+    if host == CONTROLLER:
         os.kill(process, signal.SIGTERM)
-        wait_until(lambda: running(plan.process_file(host)) is None, seconds=10)
+        wait_until(lambda: running(plan, host) is None, seconds=10)
     else:
         hosts.set_link(plan, host, "down")
         hosts.kill_members(hosts.pin(plan, host))
 
 
-def start(plan: Plan, name: str) -> None:
+def start(plan: Plan, host: str) -> None:
     """Start what was stopped and return when Slurm uses it again."""
-    host = plan.host(name).name
-    if running(plan.process_file(host)) is not None:
+    plan.require_host(host)
+    if running(plan, host) is not None:
         raise UserError(f"{host} is running already; stop it with: {command('stop', plan.state, host)}")
-    if host == plan.controller.name:
+    if host == CONTROLLER:
         start_controller(plan)
     else:
         hosts.set_link(plan, host, "up")
@@ -323,15 +310,10 @@ def start(plan: Plan, name: str) -> None:
 
 def status(plan: Plan) -> list[tuple[str, str, str, str]]:
     """Return name, address, process id and Slurm's state of each host."""
-    states = dict.fromkeys((node.name for node in plan.nodes), "unknown") | node_states(plan)
+    states = dict.fromkeys(plan.nodes, "unknown") | node_states(plan)
     return [
-        (
-            host.name,
-            host.address,
-            str(running(plan.process_file(host.name)) or "stopped"),
-            states.get(host.name, ""),
-        )
-        for host in plan.inner_hosts
+        (name, address, str(running(plan, name) or "stopped"), states.get(name, ""))
+        for name, address in plan.addresses.items()
     ]
 
 

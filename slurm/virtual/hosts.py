@@ -1,8 +1,8 @@
 """Hosts of a virtual cluster: processes, the namespaces that hold them, and the network between them.
 
-A daemon is found again by the process id and start time that it recorded. A host is a network, a name,
-shared memory and mounts of its own, kept alive by files in the state folder. One bridge in a namespace of its
-own has a link to every host and one to the caller.
+A host is a network, a name, shared memory and mounts of its own, kept alive by files in the state folder. Its
+daemon is the process of the id noted there, as long as that is one of the host. One bridge in a namespace of
+its own has a link to every host and one to the caller.
 """
 
 import fcntl
@@ -14,16 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from slurm.virtual.plan import Host, Plan
+from slurm.virtual.plan import Plan
 from unet_scaling.study.errors import EXIT_BUG, UserError
 
 SYSTEM_FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ENVIRONMENT = {"PATH": SYSTEM_FOLDERS, "LC_ALL": "C", "HOME": "/root"}
-# exec keeps the process id and the start time, so the line stays true for the daemon. The record appears
-# whole or not at all: a daemon whose record is still empty would be taken for one that has ended.
-RECORD_AND_BECOME = 'read -r line < "/proc/$$/stat"; echo "$line" > "$0.new"; mv "$0.new" "$0"; exec "$@"'
-# Letters of /proc: a zombie, and a process that is being removed.
-ENDED_LETTERS = "ZX"
 # Daemons are ready within tenths of a second.
 PAUSE_SECONDS = 0.1
 # SIGKILL acts at once, but a process in a call of the kernel ends only when the call returns.
@@ -88,56 +83,31 @@ def attempt(
     return subprocess.run(arguments, input=text, env=variables, capture_output=True, text=True)
 
 
-def start_daemon(arguments: Sequence[str], record: Path, log: Path, inside: Sequence[str] = ()) -> None:
-    """Start a daemon that records itself in `record`; `inside` is the command that enters its host."""
-    record.unlink(missing_ok=True)
-    with log.open("a") as output:
-        subprocess.Popen(
-            [*inside, "sh", "-euc", RECORD_AND_BECOME, str(record), *arguments],
+def start_daemon(
+    plan: Plan, host: str, arguments: Sequence[str], service: str = ""
+) -> "subprocess.Popen[bytes]":
+    """Start a daemon inside a host, and note its process by the name of the host or of the `service`."""
+    name = service or host
+    with plan.log(f"{name}.output").open("a") as output:
+        process = subprocess.Popen(
+            [*enter(plan, host), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=ENVIRONMENT,
             start_new_session=True,
         )
+    plan.process_file(name).write_text(str(process.pid))
+    return process
 
 
-def running(record: Path) -> int | None:
-    """Return the id of the recorded process, or None if it ended or its id is another process's by now."""
-    recorded = record.read_text() if record.exists() else ""
-    if not recorded.strip():
-        return None
-    process_id = int(recorded.split()[0])
-    try:
-        current = Path(f"/proc/{process_id}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    state, start = _state_and_start(current)
-    same_process = start == _state_and_start(recorded)[1]
-    return process_id if same_process and state not in ENDED_LETTERS else None
-
-
-def _state_and_start(line: str) -> tuple[str, str]:
-    """Return state letter and start time in ticks since boot; the name before them may hold blanks."""
-    fields = line[line.rindex(")") + 1 :].split()
-    return fields[0], fields[19]
-
-
-def kill_all(list_processes: Callable[[], Sequence[int]], origin: Path) -> None:
-    """Kill what `list_processes` returns until it returns nothing, also processes started while this runs.
-
-    Raise UserError, naming `origin`, if some are still alive after KILL_SECONDS.
-    """
-
-    def none_left() -> bool:
-        process_ids = list_processes()
-        for process_id in process_ids:
-            with suppress(ProcessLookupError):
-                os.kill(process_id, signal.SIGKILL)
-        return not process_ids
-
-    if not wait_until(none_left, KILL_SECONDS):
-        raise UserError(f"{origin}: processes {list_processes()} survive SIGKILL", EXIT_BUG)
+def running(plan: Plan, host: str) -> int | None:
+    """Return the process of a host's daemon; None where it ended, and its id is another process's by now."""
+    with suppress(OSError, ValueError):  # it was never started, has ended, or is a zombie
+        process_id = int(plan.process_file(host).read_text())
+        if os.path.samestat(Path(f"/proc/{process_id}/ns/net").stat(), pin(plan, host).stat()):
+            return process_id
+    return None
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
@@ -176,15 +146,15 @@ def make_hosts(plan: Plan) -> None:
     bridge.parent.mkdir()
     bridge.touch()
     run(["unshare", f"--net={bridge}", "true"])
-    for host in plan.inner_hosts:
-        pin(plan, host.name).parent.mkdir()
+    for host in plan.addresses:
+        pin(plan, host).parent.mkdir()
         for kind in NAMESPACE_OPTIONS:
-            pin(plan, host.name, kind).touch()
-        aside = pin(plan, host.name, "cgroup")
+            pin(plan, host, kind).touch()
+        aside = pin(plan, host, "cgroup")
         aside.mkdir()
-        values = [host.name, str(plan.hosts_file), str(folder), str(aside)]
+        values = [host, str(plan.hosts_file), str(folder), str(aside)]
         propagation = ["--propagation", "slave"]
-        run(["unshare", *_pins(plan, host.name), *propagation, "sh", "-euc", SET_UP_HOST, "sh", *values])
+        run(["unshare", *_pins(plan, host), *propagation, "sh", "-euc", SET_UP_HOST, "sh", *values])
 
 
 def release(state: Path) -> None:
@@ -198,7 +168,10 @@ def release(state: Path) -> None:
 
 
 def kill_members(namespace: Path) -> None:
-    """Kill every process inside a network namespace, also those started while this runs."""
+    """Kill every process inside a network namespace, also those started while this runs.
+
+    Raises UserError if some are still alive after KILL_SECONDS.
+    """
     wanted = namespace.stat()
 
     def members() -> list[int]:
@@ -209,7 +182,15 @@ def kill_members(namespace: Path) -> None:
                     process_ids.append(int(folder.name))
         return process_ids
 
-    kill_all(members, namespace)
+    def none_left() -> bool:
+        process_ids = members()
+        for process_id in process_ids:
+            with suppress(ProcessLookupError):
+                os.kill(process_id, signal.SIGKILL)
+        return not process_ids
+
+    if not wait_until(none_left, KILL_SECONDS):
+        raise UserError(f"{namespace}: processes {members()} survive SIGKILL", EXIT_BUG)
 
 
 def mounts_below(state: Path) -> list[Path]:
@@ -245,18 +226,17 @@ def connect(plan: Plan) -> None:
         plan, "link add bridge0 type bridge forward_delay 0", "link set bridge0 up", "link set lo up"
     )
     _ip(f"link add {plan.uplink} type veth peer name login netns {pin(plan, BRIDGE_HOST)}")
-    _ip(f"address add {plan.login.address}/24 dev {plan.uplink}", f"link set {plan.uplink} up")
+    _ip(f"address add {plan.login_address}/24 dev {plan.uplink}", f"link set {plan.uplink} up")
     _in_bridge_host(plan, "link set login master bridge0 up")
-    for host in plan.inner_hosts:
+    for host, address in plan.addresses.items():
         _in_bridge_host(
             plan,
-            f"link add {host.name} type veth peer name eth0 netns {pin(plan, host.name)}",
-            f"link set {host.name} master bridge0 up",
+            f"link add {host} type veth peer name eth0 netns {pin(plan, host)}",
+            f"link set {host} master bridge0 up",
         )
-        inside = enter(plan, host.name)
-        address = f"address add {host.address}/24 dev eth0"
-        _ip("link set lo up", address, "link set eth0 up", inside=inside)
-        route = f"route change {plan.address(0)}/24 dev eth0 proto kernel scope link src {host.address}"
+        inside = enter(plan, host)
+        _ip("link set lo up", f"address add {address}/24 dev eth0", "link set eth0 up", inside=inside)
+        route = f"route change {plan.address(0)}/24 dev eth0 proto kernel scope link src {address}"
         # The sysctl of a namespace takes only what the whole machine allows; and not every kernel has cubic.
         attempt([*inside, "ip", *route.split(), "congctl", CONGESTION_CONTROL])
     if plan.link_rate:
@@ -264,7 +244,7 @@ def connect(plan: Plan) -> None:
             _limit_rate(plan, node, plan.link_rate)
 
 
-def _limit_rate(plan: Plan, node: Host, rate: str) -> None:
+def _limit_rate(plan: Plan, node: str, rate: str) -> None:
     """Limit both directions: what the node sends at its end, what it receives at the bridge.
 
     The queue has as many bytes however much the link is slowed: those of 50 ms, and at least 1000 frames,
@@ -276,11 +256,11 @@ def _limit_rate(plan: Plan, node: Host, rate: str) -> None:
     queue = max(SMALLEST_QUEUE_BYTES, round(bits_per_second / 8 * QUEUE_SECONDS))
     slowed = f"{round(bits_per_second / plan.dilation)}bit" if plan.is_dilated else rate
     bucket = ["root", "tbf", "rate", slowed, "burst", str(burst), "limit", str(burst + queue)]
-    inside = enter(plan, node.name)
+    inside = enter(plan, node)
     if plan.is_dilated:
         _ip(f"link set eth0 gso_max_size {DILATED_SEGMENT_BYTES}", inside=inside)
     run([*inside, "tc", "qdisc", "add", "dev", "eth0", *bucket])
-    run([*_enter_bridge_host(plan), "tc", "qdisc", "add", "dev", node.name, *bucket])
+    run([*_enter_bridge_host(plan), "tc", "qdisc", "add", "dev", node, *bucket])
 
 
 def burst_bytes(rate: str) -> int:

@@ -16,6 +16,7 @@ from unet_scaling.study.texts import short_digest
 
 DEFAULT_STATE = Path("/run/virtual_cluster")
 DEVICE_FOLDER = "gpus"
+CONTROLLER = "controller"
 # Addresses of the last part of 10.77.x.y that are left for nodes.
 MOST_HOSTS = 200
 # Of one core: the kernel gives at least a millisecond of a processor, in at most a second.
@@ -38,14 +39,6 @@ PURPOSES = {
 
 
 @dataclass(frozen=True)
-class Host:
-    """One host of the cluster: a name and an address in its own network namespace."""
-
-    name: str
-    address: str
-
-
-@dataclass(frozen=True)
 class Plan:
     """All options of `up`; `network` is the third number of the addresses 10.77.x.y."""
 
@@ -64,22 +57,19 @@ class Plan:
         return self.dilation > 1
 
     @property
-    def nodes(self) -> list[Host]:
-        return [Host(f"node{number}", self.address(number)) for number in range(1, self.hosts + 1)]
+    def nodes(self) -> list[str]:
+        return [f"node{number}" for number in range(1, self.hosts + 1)]
 
     @property
-    def controller(self) -> Host:
-        return Host("controller", self.address(254))
+    def addresses(self) -> dict[str, str]:
+        """Return the address of every host that has namespaces of its own, by its name."""
+        numbers = {CONTROLLER: 254} | {node: number for number, node in enumerate(self.nodes, start=1)}
+        return {name: self.address(number) for name, number in numbers.items()}
 
     @property
-    def login(self) -> Host:
-        """Return the caller's own shell, as the cluster sees it."""
-        return Host("login", self.address(253))
-
-    @property
-    def inner_hosts(self) -> list[Host]:
-        """Return every host that has namespaces of its own."""
-        return [self.controller, *self.nodes]
+    def login_address(self) -> str:
+        """Return that of the caller's own shell, as the cluster sees it."""
+        return self.address(253)
 
     @property
     def uplink(self) -> str:
@@ -112,12 +102,11 @@ class Plan:
     def process_file(self, service: str) -> Path:
         return self.state / "processes" / service
 
-    def host(self, name: str) -> Host:
-        """Return the host called `name`; raise UserError with the known names if there is none."""
-        hosts = {host.name: host for host in self.inner_hosts}
-        if name not in hosts:
-            raise UserError(f"{self.state}: no host is called {name!r}; there are {', '.join(hosts)}")
-        return hosts[name]
+    def require_host(self, name: str) -> None:
+        """Raise UserError with the known names if no host is called `name`."""
+        if name not in self.addresses:
+            known = ", ".join(self.addresses)
+            raise UserError(f"{self.state}: no host is called {name!r}; there are {known}")
 
 
 def plan_file(state: Path) -> Path:
@@ -241,7 +230,7 @@ def slurm_conf(plan: Plan) -> str:
     """
     values: dict[str, object] = {
         "ClusterName": "virtual",
-        "SlurmctldHost": f"{plan.controller.name}({plan.controller.address})",
+        "SlurmctldHost": f"{CONTROLLER}({plan.addresses[CONTROLLER]})",
         "SlurmUser": "root",
         "AuthType": "auth/munge",
         "AuthInfo": f"socket={plan.munge_socket},cred_expire={CREDENTIAL_SECONDS}",
@@ -249,7 +238,7 @@ def slurm_conf(plan: Plan) -> str:
         "SlurmdSpoolDir": plan.state / "spool" / "%n",
         "SlurmctldPidFile": plan.state / "slurmctld.pid",
         "SlurmdPidFile": plan.state / "%n.pid",
-        "SlurmctldLogFile": plan.log("controller"),
+        "SlurmctldLogFile": plan.log(CONTROLLER),
         "SlurmdLogFile": plan.log("%n"),
         "MailProg": "/bin/true",
         **({"TaskProlog": plan.task_prolog} if plan.is_dilated or plan.link_rate else {}),
@@ -302,6 +291,6 @@ def task_prolog(variables: Mapping[str, str]) -> str:
 def hosts_table(plan: Plan) -> str:
     """Return the text of /etc/hosts inside every host; the caller's machine is known by its own name, too."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
-    lines += [f"{host.address} {host.name}" for host in plan.inner_hosts]
-    lines.append(f"{plan.login.address} {plan.login.name} {socket.gethostname()}")
+    lines += [f"{address} {name}" for name, address in plan.addresses.items()]
+    lines.append(f"{plan.login_address} login {socket.gethostname()}")
     return "\n".join(lines) + "\n"
