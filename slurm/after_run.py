@@ -7,7 +7,6 @@ run, 70 for a diverged one, 75 for one that stopped in order and is not started 
 failed one.
 """
 
-import argparse
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.console import Console
 
 from slurm.scheduler import Slurm, UnreachableError
 from slurm.states import read_submission
+from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.disturbance import MOST_DISTURBED, disturbance
 from unet_scaling.study.errors import (
     EXIT_BUG,
@@ -42,11 +42,7 @@ MOST_ATTEMPTS = 50
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m slurm.after_run",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandLine("python -m slurm.after_run", __doc__)
     parser.add_argument("run_folder", type=Path)
     parser.add_argument("--requeue", action="store_true", help="ask Slurm to start this very job again")
     arguments = parser.parse_args()

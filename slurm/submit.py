@@ -76,26 +76,22 @@ class BatchJob:
                 for run in self.runs
                 if run.run.state.is_complete
             ]
-            self._note("asking")
+            self.note("asking")
             try:
                 return self.slurm.submit(self.script, self.token)
             except (RejectedError, LimitError) as error:
-                self._note("rejected" if isinstance(error, RejectedError) else "limited", reason=str(error))
+                self.note("rejected" if isinstance(error, RejectedError) else "limited", reason=str(error))
                 for record in records:
                     take_launch_back(record)
                 raise
 
         job = retry(ask, _pauses(limit_wait_seconds), LimitError, announce=announce)
-        self._note("queued", job=job)
+        self.note("queued", job=job)
         console.print(f"{self.label}: job {job}", markup=False)
         cancellation.take_back(self.slurm, self.token, job)
 
-    def reject(self, reason: str) -> None:
-        """Note that Slurm would refuse the script, which is not submitted. Raises RejectedError."""
-        self._note("rejected", reason=reason)
-        raise RejectedError(reason)
-
-    def _note(self, answer: SubmissionStatus, *, job: str | None = None, reason: str = "") -> None:
+    def note(self, answer: SubmissionStatus, *, job: str | None = None, reason: str = "") -> None:
+        """Write into the folders of the runs what came of the job."""
         for run in self.runs:
             attempts = run.attempts
             earlier = run.submission.earlier if run.submission else 0
@@ -309,7 +305,8 @@ class Submitter:
                 is_full = f"max_queued = {self.cluster.max_queued} is reached"
             try:
                 if job.workers in refused:
-                    job.reject(refused[job.workers])
+                    job.note("rejected", reason=refused[job.workers])
+                    raise RejectedError(refused[job.workers])
                 if is_full:
                     raise LimitError(is_full)
                 job.queue(self.console, self.limit_wait_seconds, self.cancellation)

@@ -114,7 +114,13 @@ def main() -> None:
     if not where:
         print(f"{study_path} is written: read its reasons, and change what you know better")
         if not (arguments.task or arguments.no_probe):
-            print(how_long(study))
+            try:
+                cores = cores_per_worker(study, len(os.sched_getaffinity(0)))
+                probe = run_probe(study, cores, QUICK_PROBE_SECONDS)
+                text = estimate_text(study.configs(), KnownSeconds(), probe)
+                print(f"{text}; less with fewer repeats or smaller images")
+            except UserError as error:
+                print(f"how long it takes is not known: {str(error).splitlines()[-1]}")
         print(f"next: {called('check', study_path)}, then {called('run', study_path)}")
         return
     _write_new(cluster_path, cluster_kind, cluster_keys)
@@ -151,16 +157,6 @@ def _require_sound(arguments: argparse.Namespace) -> None:
         raise UserError("--data FOLDER: name the folder that holds images/ and masks/; see unet-scaling data")
     if arguments.option and not arguments.task:
         raise UserError("--option: only with --task FILE.py, which is handed these options")
-
-
-def how_long(study: StudyConfig) -> str:
-    """Return how long the study takes on this machine, by some of its training steps."""
-    try:
-        cores = cores_per_worker(study, len(os.sched_getaffinity(0)))
-        text = estimate_text(study.configs(), KnownSeconds(), run_probe(study, cores, QUICK_PROBE_SECONDS))
-    except UserError as error:
-        return f"how long it takes is not known: {str(error).splitlines()[-1]}"
-    return f"{text}; less with fewer repeats or smaller images"
 
 
 def _write_new(path: Path, kind: FileKind, choices: Iterable[Choice]) -> None:

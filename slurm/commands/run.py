@@ -1,6 +1,5 @@
 """Run a study on this machine without Slurm: every run that is missing, failed or interrupted."""
 
-import argparse
 import os
 import sys
 import time
@@ -10,6 +9,7 @@ from slurm.estimate import PROBE_SECONDS, estimate_text, run_probe
 from slurm.local import StudyStoppedError, cores_per_worker, local_plan, run_study
 from slurm.processes import say_whether_quiet
 from unet_scaling.study.command_line import CommandLine
+from unet_scaling.study.errors import EXIT_OK
 from unet_scaling.study.texts import count
 
 # A busy program often ends within minutes; each look takes a second.
@@ -23,27 +23,8 @@ The same command again runs only what is missing, failed or interrupted.
 """
 
 
-def main() -> int | None:
-    try:
-        run_on_this_machine(command_line().parse_args())
-    except StudyStoppedError as stopped:  # as asked: no error
-        print(stopped, file=sys.stderr)
-        return stopped.exit_code
-    return None
-
-
-def command_line() -> CommandLine:
-    parser = CommandLine("unet-scaling run", __doc__, _EPILOG)
-    add_study(parser)
-    add_launch(parser)
-    probe = f"estimate the time of points without runs from {PROBE_SECONDS} s of steps"
-    parser.add_argument("--probe", action="store_true", help=probe)
-    parser.add_argument("--wait-quiet", action="store_true", help="wait until other programs are idle")
-    return parser
-
-
-def run_on_this_machine(arguments: argparse.Namespace) -> None:
-    """Run the study of the command line, or show what would run."""
+def main() -> int:
+    arguments = command_line().parse_args()
     console = new_console()
     folder = study_folder(arguments, console)
     if arguments.dry_run or arguments.probe:
@@ -66,4 +47,19 @@ def run_on_this_machine(arguments: argparse.Namespace) -> None:
     while arguments.wait_quiet and not arguments.dry_run and not say_whether_quiet(console):
         time.sleep(QUIET_POLL_SECONDS)
     if not arguments.dry_run:
-        run_study(folder, console, arguments.repeat_disturbed, arguments.force, arguments.more_repeats)
+        try:
+            run_study(folder, console, arguments.repeat_disturbed, arguments.force, arguments.more_repeats)
+        except StudyStoppedError as stopped:  # as asked: no error
+            print(stopped, file=sys.stderr)
+            return stopped.exit_code
+    return EXIT_OK
+
+
+def command_line() -> CommandLine:
+    parser = CommandLine("unet-scaling run", __doc__, _EPILOG)
+    add_study(parser)
+    add_launch(parser)
+    probe = f"estimate the time of points without runs from {PROBE_SECONDS} s of steps"
+    parser.add_argument("--probe", action="store_true", help=probe)
+    parser.add_argument("--wait-quiet", action="store_true", help="wait until other programs are idle")
+    return parser

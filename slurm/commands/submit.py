@@ -31,7 +31,29 @@ Submitting again is always safe: only what is missing, failed or interrupted is 
 
 
 def main() -> None:
-    submit_to_slurm(command_line().parse_args())
+    arguments = command_line().parse_args()
+    console = new_console()
+    folder = study_folder(arguments, console)
+    cluster = read_cluster(arguments.cluster)
+    submitter = Submitter(
+        folder=folder,
+        cluster=cluster,
+        console=console,
+        cancellation=next_cancellation(folder.path),
+        one_allocation=arguments.one_allocation,
+        force=tuple(arguments.force),
+        repeat_disturbed=arguments.repeat_disturbed,
+        more_repeats=arguments.more_repeats,
+        budget_node_hours=arguments.budget,
+    )
+    if arguments.dry_run:
+        submitter.dry_run(verbose=arguments.verbose)
+    elif arguments.wait:
+        submit_and_wait(submitter)
+    else:
+        submitter.submit()
+        logs = () if arguments.logs == logs_folder() else ("--logs", arguments.logs)
+        console.print(f"watch it with: {called('status', folder.path.name, *logs, '--watch')}")
 
 
 def command_line() -> CommandLine:
@@ -57,32 +79,6 @@ def _node_hours(text: str) -> float:
     if not hours > 0:
         raise argparse.ArgumentTypeError(f"{text} is no number of node-hours above 0")
     return hours
-
-
-def submit_to_slurm(arguments: argparse.Namespace) -> None:
-    """Submit the study of the command line, or show what it would submit."""
-    console = new_console()
-    folder = study_folder(arguments, console)
-    cluster = read_cluster(arguments.cluster)
-    submitter = Submitter(
-        folder=folder,
-        cluster=cluster,
-        console=console,
-        cancellation=next_cancellation(folder.path),
-        one_allocation=arguments.one_allocation,
-        force=tuple(arguments.force),
-        repeat_disturbed=arguments.repeat_disturbed,
-        more_repeats=arguments.more_repeats,
-        budget_node_hours=arguments.budget,
-    )
-    if arguments.dry_run:
-        submitter.dry_run(verbose=arguments.verbose)
-    elif arguments.wait:
-        submit_and_wait(submitter)
-    else:
-        submitter.submit()
-        logs = () if arguments.logs == logs_folder() else ("--logs", arguments.logs)
-        console.print(f"watch it with: {called('status', folder.path.name, *logs, '--watch')}")
 
 
 def submit_and_wait(submitter: Submitter) -> None:
