@@ -163,17 +163,12 @@ class Slurm:
     def ended(self, jobs: Iterable[str]) -> dict[str, JobState]:
         """Return by name what the accounting knows of these jobs; nothing where the site has none."""
         wanted = sorted(set(jobs), key=int)
-        command = [
-            "sacct",
-            "--noheader",
-            "--parsable2",
-            "--allocations",
-            "--format=JobID,State,ExitCode,JobName",
-        ]
+        form = ["--noheader", "--parsable2", "--allocations", "--format=JobID,State,ExitCode,JobName"]
         states: dict[str, JobState] = {}
         for begin in range(0, len(wanted), JOBS_PER_CALL):
             try:
-                answer = self.call([*command, f"--jobs={','.join(wanted[begin : begin + JOBS_PER_CALL])}"])
+                some = ",".join(wanted[begin : begin + JOBS_PER_CALL])
+                answer = self.call(["sacct", *form, f"--jobs={some}"])
             except (UnreachableError, UserError):
                 break
             states |= read_ended(answer)

@@ -138,8 +138,8 @@ def _expected_end(run: RecordedRun) -> str | None:
     return (datetime.now() + left).strftime("%H:%M:%S")
 
 
-def show_status(folder: Path, console: Console, as_json: bool, watch: bool) -> None:
-    """Print the state of all runs; with `watch` again and again until no run is active."""
+def show_status(folder: Path, console: Console, as_json: bool, watch: bool) -> list[StatusRow]:
+    """Print the state of all runs, with `watch` again and again until no run is active; return the last."""
 
     def view() -> Group:
         """Return the table, and below a narrow one why runs are in their states."""
@@ -166,6 +166,7 @@ def show_status(folder: Path, console: Console, as_json: bool, watch: bool) -> N
         print("\n".join(map(clean, lines)))
     else:
         console.print(view(), soft_wrap=False)
+    return rows
 
 
 def status_table(name: str, rows: Sequence[StatusRow], wide: bool = True) -> Table:

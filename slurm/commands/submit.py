@@ -91,8 +91,7 @@ def submit_and_wait(submitter: Submitter) -> None:
     except CancelledError:
         show_status(submitter.folder.path, submitter.console, as_json=False, watch=False)
         raise
-    rows = study_rows(submitter.folder.path)
-    show_status(submitter.folder.path, submitter.console, as_json=False, watch=False)
+    rows = show_status(submitter.folder.path, submitter.console, as_json=False, watch=False)
     states = [row.state for row in rows if not row.surplus]
     incomplete = len(states) - states.count("complete")
     if incomplete:
