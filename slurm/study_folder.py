@@ -270,12 +270,12 @@ class CancelledError(UserError):
         )
 
 
-@dataclass(frozen=True)
 class Cancellation:
-    """Whether a study is cancelled after a submission of it began, which found this mark."""
+    """Whether a study is cancelled after this was made, as a submission of it begins."""
 
-    study: Path
-    found: bytes
+    def __init__(self, study: Path) -> None:
+        self.study = study
+        self.found = _mark(study)
 
     def require_none(self) -> None:
         """Raise CancelledError where the study was cancelled since."""
@@ -299,11 +299,6 @@ class Cancellation:
                     f"{error}; cancel it again: {CALLED} cancel {self.study.name}\n",
                 ) from None
             raise
-
-
-def next_cancellation(study: Path) -> Cancellation:
-    """Return what tells of a cancellation of this study from now on."""
-    return Cancellation(study, _mark(study))
 
 
 def mark_cancelled(study: Path) -> None:

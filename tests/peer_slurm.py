@@ -22,7 +22,7 @@ import unet_scaling.study.texts
 from slurm.cluster import Cluster
 from slurm.scheduler import CALL_SECONDS, Printed
 from slurm.states import base_of
-from slurm.study_folder import StudyFolder, next_cancellation
+from slurm.study_folder import Cancellation, StudyFolder
 from slurm.submit import Submitter
 from unet_scaling.study.config import StudyConfig
 
@@ -52,7 +52,7 @@ def make_submitter(folder: Path, study: StudyConfig, **changes: Any) -> Submitte
     options: dict[str, Any] = {"cluster": CLUSTER, "console": Console(quiet=True)}
     return Submitter(
         folder=StudyFolder(folder, study),
-        cancellation=next_cancellation(folder),
+        cancellation=Cancellation(folder),
         **(options | changes),
     )
 

@@ -26,7 +26,7 @@ import slurm.submit
 from slurm.commands.cancel import cancel_study
 from slurm.commands.status import study_rows
 from slurm.commands.submit import submit_and_wait
-from slurm.study_folder import next_cancellation
+from slurm.study_folder import Cancellation
 from slurm.submit import Submitter
 from tests.peer_slurm import (
     ANSWER_FAULTS,
@@ -94,7 +94,7 @@ class Histories(RuleBasedStateMachine):
         return True
 
     def begun(self, force: tuple[str, ...] = ()) -> Submitter:
-        cancellation = next_cancellation(self.submitter.folder.path)
+        cancellation = Cancellation(self.submitter.folder.path)
         return replace(self.submitter, force=force, cancellation=cancellation)
 
     @rule(faults=FAULTS, force=st.sampled_from(((), (), RUNS[:1], RUNS)), together=st.booleans())

@@ -11,7 +11,7 @@ from rich.console import Console
 from slurm.cluster import read_cluster
 from slurm.commands.options import add_launch, add_study, new_console, study_folder
 from slurm.commands.status import REFRESH_SECONDS, StatusRow, show_status, study_rows
-from slurm.study_folder import CancelledError, logs_folder, next_cancellation
+from slurm.study_folder import Cancellation, CancelledError, logs_folder
 from slurm.submit import LaterError, Submitter
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import UserError
@@ -39,7 +39,7 @@ def main() -> None:
         folder=folder,
         cluster=cluster,
         console=console,
-        cancellation=next_cancellation(folder.path),
+        cancellation=Cancellation(folder.path),
         one_allocation=arguments.one_allocation,
         force=tuple(arguments.force),
         repeat_disturbed=arguments.repeat_disturbed,
