@@ -18,7 +18,7 @@ from xaitk_saliency.impls.gen_image_classifier_blackbox_sal.slidingwindow import
 from tests.studies import make_point
 from tests.trained import TrainedRuns
 from unet_scaling.data.batches import ImageData
-from unet_scaling.explain.maps import CleanImage, MapFiles, MapMaker, clean_image, explained_network
+from unet_scaling.explain.maps import CleanImage, ExplainedNetwork, MapFiles, MapMaker, clean_image
 from unet_scaling.explain.masks import MaskStore, mask_chunks, method_of
 from unet_scaling.group.group import single_worker
 from unet_scaling.model import UNet
@@ -93,7 +93,7 @@ def map_maker(config: RunConfig, folder: Path, model: UNet | None = None) -> Map
     assert isinstance(data, ImageData)
     method = method_of(config.saliency)
     masks = MaskStore(mask_chunks(method.perturber, config.data.image_height, config.data.image_width))
-    network = explained_network(model or initial_network(config), config)
+    network = ExplainedNetwork(model or initial_network(config), config)
     return MapMaker(config, network, data, masks, method, MapFiles(folder))
 
 

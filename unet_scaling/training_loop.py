@@ -64,7 +64,7 @@ def train_epochs(step: Step, model: nn.Module, data: RunData, group: Group, reco
     step.warm_up_step(data)
     require_unchanged(before, trained, group, "the warm-up step")
     meter = record.start_meter(step.model, data)
-    for epoch in record.epochs_left():
+    for epoch in range(len(record.epochs), step.config.training.epochs):
         if record.evaluation_is_due(epoch):
             record.result(evaluate(step.task, model, data, group, record.epochs))
         record.epoch(train_epoch(step, data, group, epoch, meter, safe_points))

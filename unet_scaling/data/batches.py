@@ -68,7 +68,10 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class RunData(ABC):
-    """All samples of a run, and the part of this worker."""
+    """All samples of a run, and the part of this worker.
+
+    `compute` is the profile by which it waits; none where it computes.
+    """
 
     source: Source
     verification: Verification
@@ -77,11 +80,7 @@ class RunData(ABC):
     group: Group
     manifest_sha256: str
     opened: float = field(default_factory=time.perf_counter)
-
-    @property
-    def compute(self) -> ComputeFacts | None:
-        """Return by which profile the workers wait; none where they compute."""
-        return None
+    compute: ComputeFacts | None = None
 
     @property
     def train_images(self) -> int:

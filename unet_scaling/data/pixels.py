@@ -113,7 +113,11 @@ def to_image(pixels: Pixels, channels: Literal[1, 3], intensity: Literal["dtype"
     if pixels.dtype == np.uint8 and colours.shape[2] == channels and intensity == "dtype":
         return colours.astype(np.uint8, copy=False)
     exact = np.float32 if pixels.dtype.itemsize < 4 else np.float64
-    converted = _to_channels(colours.astype(exact), channels)
+    converted: Pixels = colours.astype(exact)
+    if colours.shape[2] < channels:
+        converted = np.repeat(converted, channels, axis=2)
+    elif colours.shape[2] > channels:
+        converted = converted @ LUMINOSITY[:, None]
     if intensity == "image":
         return _to_bytes(converted, converted.min(), converted.max())
     return _to_bytes(converted, np.float32(0), np.float32(_top(pixels)))
@@ -148,14 +152,6 @@ def to_mask_values(path: Path, pixels: Pixels) -> npt.NDArray[np.unsignedinteger
 
 def _top(pixels: Pixels) -> float:
     return float(np.iinfo(pixels.dtype).max) if pixels.dtype.kind in "ui" else 1.0
-
-
-def _to_channels(colours: npt.NDArray[Any], channels: int) -> npt.NDArray[Any]:
-    if colours.shape[2] == channels:
-        return colours
-    if channels == 3:
-        return np.repeat(colours, 3, axis=2)
-    return np.asarray(colours @ LUMINOSITY[:, None])
 
 
 def _decode_any(content: bytes, mask: bool) -> Pixels:

@@ -11,7 +11,7 @@ import ctypes
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from unet_scaling.group.group import Group
 from unet_scaling.measure.compute_recorder import parameter_bytes
 from unet_scaling.measure.epoch_meter import Clock
 from unet_scaling.model import Norm, UNet
-from unet_scaling.study.compute_profile import ComputeProfile, ComputeStep, ProfileFile, profile_of
+from unet_scaling.study.compute_profile import ComputeProfile, ComputeStep, profile_of
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import dilated
 from unet_scaling.study.errors import UserError
@@ -195,21 +195,7 @@ class ReplayedImages:
 class EmulatedData(ImageData):
     """The batches of an emulated worker, each of one pixel; with each of them it begins a recorded step."""
 
-    profile: ProfileFile = field(kw_only=True)
-
-    @property
-    def compute(self) -> ComputeFacts:
-        """Return by which profile the workers wait."""
-        profile = self.profile.profile
-        return ComputeFacts(
-            name=self.profile.name,
-            sha256=self.profile.sha256,
-            device=profile.device,
-            assumption=profile.assumption,
-        )
-
     def steps(self, epoch: int, clock: Clock, first: int = 0) -> Iterator[Iterator[ImageBatch]]:
-        """Yield this worker's batches of each step from `first` on."""
         passes = self.config.passes_per_step
         emulated_compute.begin_epoch(epoch, self.steps_per_epoch * passes, first * passes)
         return super().steps(epoch, clock, first)
@@ -226,14 +212,15 @@ class EmulatedData(ImageData):
         return ImageBatch(torch.zeros(_PIXEL), torch.zeros(_PIXEL))
 
 
-def emulated_profile(config: RunConfig, group: Group) -> ProfileFile:
-    """Read the profile by which this worker waits from now on; UserError where it cannot."""
+def emulated_profile(config: RunConfig, group: Group) -> ComputeFacts:
+    """Let this worker wait by its profile from now on; return which one it is. UserError where it cannot."""
     if group.device.type != "cpu":
         found = f"{config.emulation.compute!r}: emulated workers have no GPU, but this one owns one"
         raise UserError(f"emulation.compute = {found}; set CUDA_VISIBLE_DEVICES= to hide it")
     file = profile_of(config)
     emulated_compute.start(file.profile, config.seed, group.rank)
-    return file
+    device, assumption = file.profile.device, file.profile.assumption
+    return ComputeFacts(name=file.name, sha256=file.sha256, device=device, assumption=assumption)
 
 
 class EmulatedUNet(UNet):

@@ -18,7 +18,7 @@ from PIL import Image
 from scipy import stats  # type: ignore[import-untyped]
 from torch import nn
 
-from unet_scaling.explain.maps import CleanImage, ExplainedNetwork, MapMaker, clean_image, explained_network
+from unet_scaling.explain.maps import CleanImage, ExplainedNetwork, MapMaker, clean_image
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.options import CURVE_STREAM, UNTRAINED_STREAM
 from unet_scaling.study.saliency import SCORES, ExplainedImage, Faithfulness, SaliencyScore, UntrainedMap
@@ -120,7 +120,7 @@ class MapChecks:
     @cached_property
     def _untrained_network(self) -> ExplainedNetwork:
         config = self.maker.config
-        return explained_network(untrained(self.trained, config.seed), config)
+        return ExplainedNetwork(untrained(self.trained, config.seed), config)
 
 
 def _bytes(image: torch.Tensor) -> PictureBytes:

@@ -10,9 +10,9 @@ from unet_scaling.data.batches import ImageData, RunData
 from unet_scaling.explain.checks import MapChecks, trial_of
 from unet_scaling.explain.maps import (
     ARITHMETIC,
+    ExplainedNetwork,
     MapFiles,
     MapMaker,
-    explained_network,
     image_names,
     make_maps,
     take_turns,
@@ -43,7 +43,7 @@ def explain_run(config: RunConfig, model: nn.Module, data: RunData, group: Group
         split = "masks" if len(positions) < group.size else "images"
     # Compiled code would be made again for each size of a batch.
     with torch.compiler.set_stance("force_eager"):
-        network = explained_network(model, config)
+        network = ExplainedNetwork(model, config)
         group.wait_for_all()
         began = synchronized_seconds(group.device)
         clock = PartClock(group.device)

@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -79,17 +78,12 @@ class Segmenter:
     weights_sha256: str
     modes: frozenset[str]
 
-    @cached_property
-    def data_sha256(self) -> str:
-        """Return the SHA-256 of how images and masks are brought to what the network takes."""
-        options = self.config.data.model_dump_json(include={*_OF_PIXELS})
-        return hashlib.sha256(options.encode()).hexdigest()
-
     def origin(self, image: bytes, truth: bytes) -> str:
-        """Return what a mask is made of, as JSON: the SHA-256 of the weights and of the files."""
-        parts = {"weights": self.weights_sha256, "data": self.data_sha256}
-        files = (("image", image), ("mask", truth))
-        return json.dumps(parts | {name: hashlib.sha256(each).hexdigest() for name, each in files})
+        """Return what a mask is made of, as JSON: the SHA-256 of the weights, the options and the files."""
+        options = self.config.data.model_dump_json(include={*_OF_PIXELS}).encode()
+        contents = {"data": options, "image": image, "mask": truth}
+        digests = {name: hashlib.sha256(each).hexdigest() for name, each in contents.items()}
+        return json.dumps({"weights": self.weights_sha256} | digests)
 
     def fit(self, path: Path, pixels: Pixels, truth: Bytes | None = None) -> FittedImage:
         """Return an image as the network takes it, with its true mask [h, w] of 0 and 1 where there is one.

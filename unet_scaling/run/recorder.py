@@ -222,10 +222,6 @@ class Recorder:
         """Return the run folder."""
         return self._run.path
 
-    def epochs_left(self) -> range:
-        """Return the epochs that this attempt has to train."""
-        return range(len(self.epochs), self._run.config.training.epochs)
-
     def evaluation_is_due(self, epoch: int) -> bool:
         """Return whether to evaluate before this epoch, or after the last, unless an earlier attempt did."""
         config = self._run.config

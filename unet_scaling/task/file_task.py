@@ -8,7 +8,7 @@ import math
 import re
 from collections import UserDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -184,10 +184,16 @@ def verify_task(task: TaskFunctions, model: nn.Module, data: SampleData) -> None
 def task_facts(task: TaskFunctions, model: nn.Module, data: SampleData) -> TaskFacts:
     """Return what this worker finds; raises UserError for a mistake that one worker alone can see."""
     _require_same_samples(task, data, "is another one when it is read again")
-    with _unchanged(model), torch.compiler.set_stance("force_eager"):
-        _require_mean_loss(task, model, data)
-        _require_counts_that_add_up(task, model, data)
-        loss, norm, without = _gradients(task, model, data)
+    was_training = model.training
+    # Nothing of this changes a weight; buffers, gradients, mode and generators are restored.
+    try:
+        with leaving_no_trace(model), torch.compiler.set_stance("force_eager"):
+            _require_mean_loss(task, model, data)
+            _require_counts_that_add_up(task, model, data)
+            loss, norm, without = _gradients(task, model, data)
+    finally:
+        model.zero_grad()
+        model.train(was_training)
     found = {"loss": loss, "gradient_norm": norm, "without_gradient": without}
     return TaskFacts(weights_sha256=weights_sha256(model), samples=dict(data.digests), **found)
 
@@ -382,18 +388,6 @@ def _one_pass(task: TaskFunctions, model: nn.Module, data: SampleData) -> tuple[
     norms = torch.stack([torch.linalg.vector_norm(gradient).double() for gradient in gradients.values()])
     leaves = [node.variable for node in nodes if hasattr(node, "variable")]
     return loss.item(), torch.linalg.vector_norm(norms).item(), leaves
-
-
-@contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Restore buffers, gradients, mode and generators at the end; nothing has changed a weight."""
-    was_training = model.training
-    try:
-        with leaving_no_trace(model):
-            yield
-    finally:
-        model.zero_grad()
-        model.train(was_training)
 
 
 # What Horovod averages, and what it can give to the other workers.

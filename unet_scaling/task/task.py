@@ -132,7 +132,7 @@ class UNetTask(Task):
         else:
             source, verification = self._open_images(manifest, group)
         opened = (source, verification, parts, config, group, manifest.sha256)
-        return EmulatedData(*opened, profile=emulated_profile(config, group))
+        return EmulatedData(*opened, compute=emulated_profile(config, group))
 
     def _open_images(self, manifest: Manifest, group: Group) -> tuple[ImageSource, Verification]:
         data = self.config.data
