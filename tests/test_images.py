@@ -216,7 +216,7 @@ FOLDERS: dict[str, tuple[Mapping[str, bytes | str | None], list[str]]] = {
     "nothing": ({"images": None, "masks": None}, ["images/ and masks/ are empty"]),
     "no folders": (
         {"pictures": None},
-        ["images cannot be listed", "a data folder holds images/ and masks/"],
+        ["images: cannot be listed", "a data folder holds images/ and masks/"],
     ),
 }
 

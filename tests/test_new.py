@@ -83,7 +83,7 @@ def test_no_file_is_overwritten(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     [
         (["../mine"], "NAME: found '../mine'"),
         (["mine"], "--data FOLDER: name the folder"),
-        (["mine", "--data", "nosuch"], "nosuch/images cannot be listed"),
+        (["mine", "--data", "nosuch"], "nosuch/images: cannot be listed"),
         (["mine", "--data", "data", "--task", "t.py"], "--task: its data are its own"),
         (["mine", "--data", "data", "--option", "width=2"], "--option: only with --task"),
         (["mine", "--data", "data", "--partition", "gpu"], "--partition gpu: there is no sinfo"),

@@ -59,13 +59,6 @@ PREFETCHED_BATCHES = 2
 PRELOADED = ["torch", "unet_scaling.data.batches", "unet_scaling.data.images"]
 
 
-class Source(Protocol):
-    """Samples of a data set, by their number."""
-
-    def gather(self, indices: Indices) -> Batch:
-        """Return the samples of these numbers as one batch in memory."""
-
-
 @dataclass(frozen=True)
 class RunData(ABC):
     """All samples of a run, and the part of this worker.
@@ -73,7 +66,7 @@ class RunData(ABC):
     `compute` is the profile by which it waits; none where it computes.
     """
 
-    source: Source
+    source: "ImageSource | SampleSource"
     verification: Verification
     split: Split
     config: RunConfig
@@ -163,7 +156,7 @@ class RunData(ABC):
         """Return the batch of these training samples as it is trained on in this epoch."""
 
 
-class ImageSource(Source, Protocol):
+class ImageSource(Protocol):
     """Images and masks of a data set, by their row in its manifest: cached, decoded, or on the device."""
 
     @property
@@ -330,6 +323,7 @@ class SampleSource:
         self._first_test = len(train)
 
     def gather(self, indices: Indices) -> Batch:
+        """Return the samples of these numbers as one batch in memory."""
         return self._collate([self.sample(int(index)) for index in indices])
 
     def sample(self, index: int) -> Any:  # noqa: ANN401
@@ -438,7 +432,7 @@ def _parts(sample: Any) -> Iterator[bytes]:  # noqa: ANN401
 class Prefetcher:
     """Loader processes that gather the batches of one source, in the order in which they are requested."""
 
-    def __init__(self, source: Source, processes: int) -> None:
+    def __init__(self, source: ImageSource | SampleSource, processes: int) -> None:
         self._requested: list[Indices] = []
         cores = os.sched_getaffinity(0)
         _start_forkserver_with_signals_blocked(STOP_SIGNALS)
@@ -472,7 +466,7 @@ class _Failure(NamedTuple):
 
 
 class _Gathered(Dataset[Any]):
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ImageSource | SampleSource) -> None:
         self.source = source
 
     def __getitem__(self, indices: Indices) -> Batch | _Failure:

@@ -112,7 +112,7 @@ def _by_stem(folder: Path, problems: list[str]) -> dict[str, str]:
 def _list_sizes(folder: Path) -> dict[str, int]:
     """Return the bytes of every visible entry of a folder; UserError (65) where it cannot be listed."""
     cure = "a data folder holds images/ and masks/ with files of the same names"
-    with or_user_error(f"{folder} cannot be listed", cure, EXIT_BAD_DATA):
+    with or_user_error(f"{folder}: cannot be listed", cure, EXIT_BAD_DATA):
         entries = [entry for entry in folder.iterdir() if entry.name[0] != "."]
         visible = [entry for entry in entries if entry.name.lower() not in SYSTEM_FILES]
         return {entry.name: entry.stat().st_size if entry.exists() else 0 for entry in visible}

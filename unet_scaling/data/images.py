@@ -247,7 +247,7 @@ def verification_of_files(manifest: Manifest, data: Data, index: int, count: int
 
 
 def _or_unverified(path: Path) -> AbstractContextManager[None]:
-    return or_user_error(f"{path} cannot be verified", "is its disk there?", EXIT_BUG)
+    return or_user_error(f"{path}: cannot be verified", "is its disk there?", EXIT_BUG)
 
 
 @dataclass(frozen=True)
@@ -354,7 +354,7 @@ def build_cache(manifest: Manifest, data: Data, cache_root: Path) -> Path:
 
 def or_not_kept(cache_root: Path) -> AbstractContextManager[None]:
     """Let an OSError inside become a UserError that names the folder of caches."""
-    return or_user_error(f"{cache_root} cannot keep decoded images", CURE_OF_DISK)
+    return or_user_error(f"{cache_root}: cannot keep decoded images", CURE_OF_DISK)
 
 
 def _require_undamaged(cache: Path) -> None:

@@ -290,7 +290,8 @@ class MapMaker:
 
     def weighed(self, clean: CleanImage, perturbed: Doubles) -> Doubles:
         """Return the map of an image from the scores [masks, scores] of all masked ones."""
-        return self.method.finish(self.method.sum_rows(iter(self.masks), clean.reference, perturbed))
+        rows = self.masks.rows(0, self.masks.height)
+        return self.method.finish(self.method.sum_rows(rows, clean.reference, perturbed))
 
     def scores(self, clean: CleanImage, first: int, apart: int) -> Doubles:
         """Return [masks, scores] with those of every `apart`-th batch of masks, and zeros elsewhere."""

@@ -155,9 +155,6 @@ class MaskStore:
                 self._layout = (kept.dtype, kept.shape[1:])
             self._file.flush()
 
-    def __iter__(self) -> Iterator[MaskArray]:
-        return self.rows(0, self.height)
-
     def rows(self, top: int, bottom: int) -> Iterator[MaskArray]:
         """Yield these rows of every mask, [bottom - top, width], in the order of the masks."""
         some = max(1, READ_BYTES // max(1, (bottom - top) * self.width * FLOAT_BYTES))

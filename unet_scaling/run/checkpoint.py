@@ -63,12 +63,10 @@ OF_THE_DEVICE = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torc
 UNFITTING = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
 _Fact = Callable[[AttemptFacts], object]
 
-FIXED_WORKER_FACTS: dict[str, Callable[[WorkerFacts], object]] = {
-    "device": lambda worker: worker.device,
-    "cores per worker": lambda worker: len(worker.cores),
-    "threads": lambda worker: worker.threads,
-}
-FIXED_FACTS: dict[str, _Fact] = {
+FIXED: dict[str, _Fact] = {
+    "device": lambda facts: _of_each(facts, lambda worker: worker.device),
+    "cores per worker": lambda facts: _of_each(facts, lambda worker: len(worker.cores)),
+    "threads": lambda facts: _of_each(facts, lambda worker: worker.threads),
     "dilation": lambda facts: facts.dilation,
     "link rate": lambda facts: facts.link_rate,
 }
@@ -282,8 +280,7 @@ def require_same_facts(earlier: Sequence[AttemptFacts], now: AttemptFacts, folde
             f"bring back the images and their manifest, or {cure}",
             EXIT_BAD_DATA,
         )
-    found = {name: (_of_each(before, fact), _of_each(now, fact)) for name, fact in FIXED_WORKER_FACTS.items()}
-    found |= {name: (str(fact(before)), str(fact(now))) for name, fact in FIXED_FACTS.items()}
+    found = {name: (str(fact(before)), str(fact(now))) for name, fact in FIXED.items()}
     for name in sorted((before.versions.keys() | now.versions.keys()) - {*VERSIONS_THAT_MAY_DIFFER}):
         found[name] = (before.versions.get(name, "none"), now.versions.get(name, "none"))
     differing = [
