@@ -270,7 +270,7 @@ def test_a_checkpoint_that_may_not_be_written_ends_the_run_with_the_reason(
     run = tmp_path / "run"
     failed = attempt(run, point, Fault("file size", 5, worker=0, every_step_is_safe=True))
     assert failed.state.state == "failed"
-    assert "the checkpoint could not be written, the run stops: File too large" in failed.state.reason
+    assert "-0000005.pt could not be written, the run stops: File too large" in failed.state.reason
     assert "Traceback" not in failed.output
     assert not failed.record.damaged
     assert checkpoints(run) == [f"checkpoint-00000-000000{step}.pt" for step in (3, 4)]

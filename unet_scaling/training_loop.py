@@ -2,6 +2,7 @@
 
 import base64
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -176,15 +177,14 @@ def explain(task: Task, model: nn.Module, data: RunData, group: Group, record: R
     Raises UserError on every worker alike where xaitk-saliency is not installed, and what making maps raises.
     """
     if task.config.is_explained:
-        group.run_on_all(_import_saliency)
-        from unet_scaling.explain.run import explain_run
-
+        explain_run = group.run_on_all(_import_saliency)
         explain_run(task.config, model, data, group, record)
 
 
-def _import_saliency() -> None:
+def _import_saliency() -> Callable[..., None]:
     with optional_part("saliency.method", "xaitk"):
-        import unet_scaling.explain.run  # noqa: F401
+        from unet_scaling.explain.run import explain_run
+    return explain_run
 
 
 def average_buffers(model: nn.Module, group: Group) -> None:

@@ -211,7 +211,7 @@ def _restored(
 
 def _write(folder: Path, progress: Progress, content: bytes) -> None:
     path = folder / f"checkpoint-{progress.epoch:05d}-{progress.step:07d}.pt"
-    with or_user_error("the checkpoint could not be written, the run stops", code=EXIT_BUG):
+    with or_user_error(f"{path} could not be written, the run stops", "launch it again", EXIT_BUG):
         retry_transient(lambda: _require_space(folder, 2 * len(content)))
         write_verified(path, content)
         for old in _newest_first(folder)[KEPT_CHECKPOINTS:]:
