@@ -139,11 +139,12 @@ class Recorder:
     def resume(self, trained: Trained) -> SafePoints:
         """Go back to the newest checkpoint, if there is one, and write the header."""
         config = self._run.config
-        start = (Position(0, 0), EpochSoFar(torch.zeros((), device=self._group.device), 0.0))
+        position = Position(0, 0)
+        so_far = EpochSoFar(torch.zeros((), device=self._group.device), 0.0)
         checkpoint = load_checkpoint(self._run.path, self._group, trained, config.digest())
         if checkpoint is not None:
             progress, so_far = checkpoint
-            start = (Position(progress.epoch, progress.step), so_far)
+            position = Position(progress.epoch, progress.step)
             resumed = Resumed(epoch=progress.epoch, step=progress.step)
             update = {"resumed": resumed, "earlier": progress.attempts}
             self._header = self._header.model_copy(update=update)
@@ -151,12 +152,12 @@ class Recorder:
             self._resumed_lines = progress.lines()
             self.epochs = list(progress.epochs)
             self.results = list(progress.results)
-            self._print(f"resuming {self._words(start[0])}")
+            self._print(f"resuming {self._words(position)}")
         self._write(self._header)
         self._startup.mark("distribution_seconds")
         seconds = 60 * config.training.checkpoint_minutes
         save = partial(self._save, trained)
-        self._safe_points = SafePoints(self._group, start, self._run.interruption, save, seconds)
+        self._safe_points = SafePoints(self._group, (position, so_far), self._run.interruption, save, seconds)
         return self._safe_points
 
     def _require_same_facts(self, progress: Progress) -> None:
