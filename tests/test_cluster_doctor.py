@@ -1,6 +1,7 @@
 """`new` and the launch doctor on a real Slurm of three hosts: its files run, and what is wrong is named."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from slurm.virtual.hosts import burst_bytes
 from tests.cluster import Done, VirtualCluster, assert_ok, bring_up
 from tests.studies import make_images
 from unet_scaling.study.config import PROJECT
+from unet_scaling.study.record import read_record
 from unet_scaling.study.study_file import read_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify]
@@ -97,6 +99,10 @@ def test_files_made_by_asking_slurm_are_examined_and_run(hosts: VirtualCluster, 
     assert "doctor: 2 workers in 1 group" in done.stdout
     status = command(hosts, "status", "asked", "--json", "--logs", str(logs))
     assert [row["state"] for row in json.loads(status.stdout)] == ["complete"] * 2
+    headers = [read_record(path).header for path in logs.glob("asked/*/run.jsonl")]
+    # Hosts of one core each, which this machine deals out in turn.
+    own = [len({core for worker in header.workers for core in worker.cores}) for header in headers if header]
+    assert own == [min(2, len(os.sched_getaffinity(0)))] * 2
 
 
 @pytest.mark.parametrize(

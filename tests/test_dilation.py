@@ -124,12 +124,11 @@ def test_workers_own_the_cores_that_are_stood_for_on_processors_dealt_out_evenly
     monkeypatch.setenv(CORES_VARIABLE, "12")
     assert emulated_cores(FOURTH) == list(range(12, 24))
     assert emulated_cores(FOURTH, 2) == [12, 13]
-    assert own_processors(FOURTH, 12, [0, 1]) == [0, 1]
+    assert own_processors(3, 12, [0, 1]) == [0, 1]
     monkeypatch.delenv(CORES_VARIABLE)
     with pytest.raises(UserError, match="pin_cores = true"):
         emulated_cores(FOURTH)
-    ranks = [Identity(rank, 14, rank % 2, "Slurm") for rank in range(14)]
-    assert [own_processors(identity, 1, [2, 5]) for identity in ranks[:4]] == [[2], [5], [2], [5]]
+    assert [own_processors(rank, 1, [2, 5]) for rank in range(4)] == [[2], [5], [2], [5]]
 
 
 @pytest.mark.parametrize(

@@ -439,7 +439,8 @@ def test_measured_latencies_are_written_and_answer_a_goal(
 ) -> None:
     before = psutil.Process().children()
     monkeypatch.setattr(load, "SERVER_SETTINGS", ((2, 5),))
-    monkeypatch.setattr(load, "SHARES", (0.3,))
+    # So few that even beside other work the server holds them all.
+    monkeypatch.setattr(load, "SHARES", (0.05,))
     table = load.measure_latency(run.folder, images, tmp_path / "out", 1e6, any_depth=False, seconds=1.0)
     said = capsys.readouterr().out
     assert "99 % of the requests within 1e+06 ms: --batch 2 --wait 5, up to" in said

@@ -24,6 +24,7 @@ from slurm.virtual.hosts import (
     wait_until,
 )
 from slurm.virtual.plan import CONTROLLER, DEVICE_FOLDER, Plan, command, plan_file, save
+from unet_scaling.group.identity import own_processors
 from unet_scaling.group.processor_quota import (
     ProcessorHierarchy,
     enable_below,
@@ -47,7 +48,7 @@ PROGRAMS_OF_PACKAGE = {
     "munge": ["munged"],
     "slurm-wlm": ["slurmctld", "slurmd", "sbatch", "srun"],
     "iproute2": ["ip", "tc"],
-    "util-linux": ["unshare", "nsenter"],
+    "util-linux": ["unshare", "nsenter", "taskset"],
     "mount": ["mount"],
     "hostname": ["hostname"],
 }
@@ -144,8 +145,16 @@ def start_controller(plan: Plan) -> None:
 
 
 def start_node(plan: Plan, node: str) -> None:
-    """Start slurmd, without waiting for it."""
-    start_daemon(plan, node, ["slurmd", "-D", "-N", node, "-f", str(plan.slurm_conf)])
+    """Start slurmd, without waiting for it.
+
+    What it starts stays on the cores that stand for the node's; slowed workers choose theirs themselves.
+    """
+    processors = sorted(os.sched_getaffinity(0))
+    if not plan.is_dilated:
+        processors = own_processors(plan.nodes.index(node), plan.cores_per_host, processors)
+    cores = ",".join(map(str, processors))
+    slurmd = ["slurmd", "-D", "-N", node, "-f", str(plan.slurm_conf)]
+    start_daemon(plan, node, ["taskset", "--cpu-list", cores, *slurmd])
 
 
 def wait_for(plan: Plan, service: str, process: Popen[bytes], ready: Callable[[], bool]) -> None:

@@ -195,11 +195,11 @@ def emulated_cores(identity: Identity, wanted: int | None = None) -> list[int]:
     return list(range(first, first + int(share)))[:wanted]
 
 
-def own_processors(identity: Identity, cores: int, processors: list[int]) -> list[int]:
-    """Return which processors of this machine stand for so many cores of this worker.
+def own_processors(number: int, cores: int, processors: list[int]) -> list[int]:
+    """Return which processors of this machine stand for so many cores of a worker, or host, of this number.
 
-    All hosts are this machine, so ranks are dealt out in turn. Never more than the worker has cores: its
-    threads must not run at once where they could not there.
+    All hosts are this machine, so workers are dealt out in turn. Never more than one has cores: its threads
+    must not run at once where they could not there.
     """
-    first = identity.rank * cores
+    first = number * cores
     return sorted({processors[(first + number) % len(processors)] for number in range(cores)})

@@ -108,7 +108,7 @@ def start_worker(config: RunConfig) -> tuple[Identity, torch.device]:
         )
     processors = cores[:wanted]
     if is_dilated():
-        processors = own_processors(identity, len(processors), sorted(os.sched_getaffinity(0)))
+        processors = own_processors(identity.rank, len(processors), sorted(os.sched_getaffinity(0)))
     os.sched_setaffinity(0, processors)
     torch.set_num_threads(len(processors))
     return identity, own_device(identity)

@@ -161,7 +161,7 @@ def main() -> None:
     if is_dilated():  # be slowed as a worker of this rank is
         identity = identify(os.environ)
         cores = len(emulated_cores(identity))
-        os.sched_setaffinity(0, own_processors(identity, cores, sorted(os.sched_getaffinity(0))))
+        os.sched_setaffinity(0, own_processors(identity.rank, cores, sorted(os.sched_getaffinity(0))))
         enter_quota(identity, cores, thread_ids())
     hosts = world.allgather(socket.gethostname())
     pairs = measure_pairs(world, hosts)
