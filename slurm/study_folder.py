@@ -296,7 +296,7 @@ class Cancellation:
                 raise CancelledError(
                     self.study,
                     f"job {job} was queued meanwhile and is still there, since Slurm does not answer now: "
-                    f"{error}; cancel it again: {CALLED} cancel {self.study.name}\n",
+                    f"{error}; cancel it again: {CALLED} cancel {self.study}\n",
                 ) from None
             raise
 
