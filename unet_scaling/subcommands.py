@@ -4,7 +4,6 @@ A subcommand's module has `main`, which reads sys.argv, and `command_line`, its 
 when it is called, so that --help and --version need neither torch nor pandas.
 """
 
-import gc
 import importlib
 import sys
 import tomllib
@@ -56,8 +55,6 @@ def main() -> int | None:
         print(f"{COMMAND} {version()}")
         return EXIT_OK
     program = module_of(name).main
-    # Ten thousand runs are a million objects and no cycle: looking for cycles takes a twentieth of a command.
-    gc.set_threshold(50_000)
     sys.argv = [f"{COMMAND} {name}", *sys.argv[2:]]
     code: int | None = program()
     return code
