@@ -268,10 +268,6 @@ def script_answers(study: Study, points: pd.DataFrame) -> list[Answer]:
     return answers
 
 
-_SERIES = ["framework", "options", "native_knobs", "knobs"]
-LEAVING = "leaving Horovod"
-
-
 @dataclass(frozen=True)
 class Verdict:
     """A sentence about the runs that have these options; `knobs` name the two compared series.
@@ -329,8 +325,9 @@ def wrapper_verdicts(study: Study, table: pd.DataFrame) -> Iterator[Verdict]:
     `table` is `contrast.each_against_native`; without rows there is none.
     """
     decided = table[table["outcome"] != NOT_ENOUGH].sort_values("workers", kind="stable")
-    for row in decided.groupby(_SERIES, sort=False).tail(1).to_dict("records"):
-        name = LEAVING if row["framework"] == COMPARED[1] else NAMES[row["framework"]]
+    series = ["framework", "options", "native_knobs", "knobs"]
+    for row in decided.groupby(series, sort=False).tail(1).to_dict("records"):
+        name = "leaving Horovod" if row["framework"] == COMPARED[1] else NAMES[row["framework"]]
         knobs = "; ".join(filter(None, (name, row["native_knobs"], row["knobs"])))
         (sentence,) = lines("wrapper", row=row, score=study.score)
         yield Verdict(row["options"], knobs, sentence, row["outcome"])

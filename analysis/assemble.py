@@ -160,8 +160,9 @@ class Report:
     @cached_property
     def notes(self) -> list[str]:
         """Return what to know before any number is used."""
-        shared = [*_notes(self.study, self.points), *width_notes(self.study, self.comparisons)]
-        return [*restriction_notes(self.study), *shared, *self.played.notes]
+        shared = _notes(self.study, self.points, self.trust.steadiness)
+        width = width_notes(self.study, self.comparisons)
+        return [*restriction_notes(self.study), *shared, *width, *self.played.notes]
 
     @property
     def targets(self) -> list[str]:
@@ -222,14 +223,14 @@ def _made(study: Study, make: Callable[[Study], pd.DataFrame]) -> pd.DataFrame:
     return make(study)
 
 
-def _notes(study: Study, points: pd.DataFrame) -> Iterator[str]:
+def _notes(study: Study, points: pd.DataFrame, steadiness: pd.DataFrame) -> Iterator[str]:
     missing = points.loc[points["unknown"] != "", ["framework", "options", "knobs", "unknown"]]
     for row in missing.drop_duplicates().to_dict("records"):
         prefix = f"{row['options']}: " if row["options"] else ""
         yield f"{prefix}{series_name(row, study.names)}: {row['unknown']}"
     yield from unequal_work(study)
     yield from interval_notes(points)
-    yield from steadiness_notes(study)
+    yield from steadiness_notes(steadiness)
     yield from disturbed_notes(study)
     yield from outlier_notes(study)
     yield from study.notes

@@ -13,10 +13,10 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 import pandas as pd
-from pydantic import Field, FiniteFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from analysis.options import guard_defaults
 from analysis.records import name_of
@@ -32,7 +32,7 @@ from unet_scaling.study.files import (
     write_json_with_checksum,
 )
 from unet_scaling.study.record import RECORD_NAME, attempt_records, read_record
-from unet_scaling.study.record_lines import SALIENCY_FOLDER, Header, Saliency
+from unet_scaling.study.record_lines import SALIENCY_FOLDER, AboveZero, Header, Saliency
 from unet_scaling.study.saliency import SALIENCY_MANIFEST_NAME, SaliencyManifest
 from unet_scaling.study.study_file import PING_PONG_NAME, config_path, list_run_folders, read_config
 from unet_scaling.study.validation import Digest, StrictModel
@@ -45,7 +45,6 @@ LONG_AGO = datetime.min.replace(tzinfo=UTC)
 # Of a digest in a sentence.
 SHOWN_CHARACTERS = 12
 
-Positive = Annotated[FiniteFloat, Field(gt=0)]
 # Series, by its SHA-256, and workers.
 _Point = tuple[str, int]
 
@@ -139,9 +138,9 @@ def _manifest(path: Path, line: Saliency, header: Header) -> SaliencyManifest:
 class Estimate(StrictModel):
     """A median with its 95 % interval, which is missing where nothing supports one."""
 
-    median: Positive
-    low: Positive | None
-    high: Positive | None
+    median: AboveZero
+    low: AboveZero | None
+    high: AboveZero | None
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

@@ -301,15 +301,12 @@ def check_attempts(subject: Checked) -> Check:
     headers = subject.headers
     moved = {run: hosts for run, header in headers.items() if (hosts := moved_between_attempts(header))}
     if moved:
-        return no(_named_runs(f"{run} was resumed on other hosts ({hosts})" for run, hosts in moved.items()))
+        runs = [clean(f"{run} was resumed on other hosts ({hosts})") for run, hosts in moved.items()]
+        return no(first_of(runs, "run", _MOST_LISTED))
     resumed = sum(header.resumed is not None for header in headers.values())
     if not resumed:
         return yes("no run was resumed")
     return yes(f"the attempts of {count(resumed, 'resumed run')} agree in code, cores and hosts")
-
-
-def _named_runs(runs: Iterable[str]) -> str:
-    return first_of([clean(run) for run in runs], "run", _MOST_LISTED)
 
 
 def check_places(subject: Checked) -> Check:
@@ -524,7 +521,7 @@ ENTRIES = (
     Entry("either framework first", check_first, needs_headers=False),
     Entry(BASELINE, check_baseline, is_of_pair=False, needs_headers=False),
     Entry("equal repeats", check_repeats, is_of_pair=False, needs_headers=False),
-    Entry("asked for and read", lambda own: check_asked(own.study, own.sides), False, needs_headers=False),
+    Entry("asked for and read", check_asked, is_of_pair=False, needs_headers=False),
     Entry(QUIET, check_quiet, needs_headers=False),
 )
 

@@ -73,7 +73,6 @@ B_FASTER = "B faster"
 REFUSED = "refused"
 A_HIGHER = "A higher"
 B_HIGHER = "B higher"
-NEITHER_LEARNED = "nothing learned"
 # Means of equal numbers differ by their rounding.
 _ROUNDING = 1e-12
 # Between two shares.
@@ -180,7 +179,7 @@ def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) 
             (contrast,) = unpaired_contrasts(_of_seeds(seeds_a), _of_seeds(seeds_b))
         contrasts.append(contrast)
         nothing = learned_a == learned_b == "no"
-        verdicts.append(REFUSED if refused else NEITHER_LEARNED if nothing else "")
+        verdicts.append(REFUSED if refused else "nothing learned" if nothing else "")
         pairing = f"{len(common)} seeds as pairs" if is_paired else "seeds not paired"
         lost = [
             f"{count(runs, 'run')} of {of} diverged" for of, runs in (("A", lost_a), ("B", lost_b)) if runs
@@ -316,7 +315,7 @@ def compare_studies(a: StudySide, b: StudySide) -> StudyComparison:
         b,
         compared_facts(a, b, matches),
         compared_points(a, b, matches),
-        pd.DataFrame(only, columns=["framework", "workers", "options", "knobs", "only_in"]),
+        pd.DataFrame(only, columns=[*_KEYS, "only_in"]),
     )
 
 

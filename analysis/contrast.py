@@ -216,7 +216,6 @@ SAME_RATIO = 0.01
 # A wrapper costs nothing where the whole interval, over enough repeats, lies within so much of native DDP's
 # step, and other processes took no more than that of one framework alone.
 NEGLIGIBLE_SHARE = 0.01
-COSTS_NOTHING = f"within {NEGLIGIBLE_SHARE:.0%}"
 _WRAPPER_COLUMNS = [
     "framework", "options", "native_knobs", "knobs", "workers", "pairs", *bounded("ratio"), "confidence",
     "coverage", "p_adjusted", "comparisons", "outcome", "doubts", "step_ms", *bounded("cost_ms"), "costs",
@@ -406,7 +405,7 @@ def each_against_native(study: Study, arms: pd.DataFrame, arms_iou: pd.DataFrame
     within = (table["ratio_low"] > 1 - most) & (table["ratio_high"] < 1 + most)
     busier = (table["busy_share_native"] - table["busy_share_other"]).abs() > most
     is_sure = (table["pairs"] >= RECOMMENDED_REPEATS) & (table["doubts"] == "") & ~busier
-    table["costs"] = np.where(within & is_sure, COSTS_NOTHING, "not shown")
+    table["costs"] = np.where(within & is_sure, f"within {most:.0%}", "not shown")
     table["outcome"] = [
         outcome.replace(HOROVOD_FASTER, f"{NAMES[framework]} faster")
         for outcome, framework in zip(table["outcome"], table["framework"], strict=True)

@@ -23,7 +23,6 @@ from analysis.study import NAMES, Score, Study
 from analysis.tables import Column, integer_column, number_column, point_keys, text_column
 from analysis.text import (
     UNKNOWN,
-    Row,
     clean,
     count,
     labelled,
@@ -357,7 +356,7 @@ def summary_markdown(report: Report) -> str:
     for options, rows in report.points.groupby("options", sort=False):
         score = number_column(report.study.score.title, "iou", ".3f")
         parts += [f"## {escaped(options)}"] if options else []
-        parts += [_column_table([*speed_columns(report), score], rows.to_dict("records"))]
+        parts.append(_table([*speed_columns(report), score], rows))
     if len(report.points):
         parts.append(_caption(report))
     parts += _played(report)
@@ -396,19 +395,16 @@ def _played(report: Report) -> Iterator[str]:
     for options, rows in report.played.points.groupby("options", sort=False):
         title = f": {options!s}" if options else ""
         yield f"## {report.study.score.heading} of played and real runs{escaped(title)}"
-        yield _column_table(played_short_columns(report), rows.to_dict("records"))
+        yield _table(played_short_columns(report), rows)
     if len(report.played.points):
         yield escaped(sentence(played_meaning(report.study.score)))
 
 
-def _column_table(columns: Sequence[Column], rows: Iterable[Row]) -> str:
-    return markdown_table(columns, [[str(column.cell(row)) for column in columns] for row in rows])
-
-
-def markdown_table(columns: Sequence[Column], rows: Iterable[Iterable[str]]) -> str:
-    """Return a Markdown table of these cells; what would end a cell or start markup is escaped."""
-    rules = ["--:" if column.kind == "number" else ":--" for column in columns]
-    lines = [[escaped(column.heading) for column in columns], rules, *(map(escaped, row) for row in rows)]
+def _table(columns: Sequence[Column], rows: pd.DataFrame) -> str:
+    """Return a Markdown table; what would end a cell or start markup is escaped."""
+    lines = [[escaped(column.heading) for column in columns]]
+    lines.append(["--:" if column.kind == "number" else ":--" for column in columns])
+    lines += [[escaped(column.cell(row)) for column in columns] for row in rows.to_dict("records")]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

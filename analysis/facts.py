@@ -136,10 +136,6 @@ def _profile(facts: Any) -> str | None:  # noqa: ANN401
     return f"{compute.name} {compute.sha256[:16]}" if compute else None
 
 
-def _real_or_emulated(facts: Provenance) -> str:
-    return "emulated" if _profile(facts) else "real"
-
-
 def _gpu_transport(facts: Provenance) -> list[str]:
     """Return what sums the gradients of GPUs; of CPUs nothing: there it is what the frameworks differ in."""
     if not all(worker.device_uuid for worker in facts.workers):
@@ -196,7 +192,8 @@ FACTS: tuple[Fact, ...] = (
     Fact("machine", "transport of GPUs", "", COMPUTING, each=_gpu_transport),
     Fact("machine", "dilation", "all", "", lambda facts: f"{facts.dilation or 1:g}", stands="1"),
     Fact("machine", "link rate", "all", "", lambda facts: facts.link_rate or "not limited"),
-    Fact("machine", "computing", "all", COMPUTING, _real_or_emulated, stands="real"),
+    Fact("machine", "computing", "all", COMPUTING, lambda told: "emulated" if _profile(told) else "real",
+         stands="real"),
     Fact("machine", "compute profile", "options", "", _profile),
     *(Fact("machine", name, "", PLACES, each=value) for name, value in _OF_JOBS.items()),
 )  # fmt: skip

@@ -137,8 +137,8 @@ def iou_table(study: Study) -> pd.DataFrame:
         points, baselines, judged_points(study, points, baselines), strict=True
     ):
         shown = "baseline" if point.workers == 1 else test.shown
-        why = "; ".join(_why(study, point, baseline, test))
-        rows.append(cells | {"non_inferior": shown, "why": why})
+        why = reasons_at(study, point, baseline, test, "run this series on 1 worker")
+        rows.append(cells | {"non_inferior": shown, "why": "; ".join(why)})
     return pd.DataFrame(rows, columns=_IOU_COLUMNS)
 
 
@@ -171,17 +171,17 @@ def judged_points(
         yield cells, MarginTest(difference, answer, learning, {"this point": point.diverged})
 
 
-def _why(study: Study, point: PointSeeds, baseline: PointSeeds | None, test: MarginTest) -> Iterator[str]:
-    """Yield what stands behind the answer for a point."""
+def reasons_at(
+    study: Study, point: PointSeeds, baseline: PointSeeds | None, test: MarginTest, cure: str
+) -> Iterator[str]:
+    """Yield what stands behind the answer for a point; `cure` is what to do without a baseline."""
     if point.workers == 1:
         yield "what the others are compared with"
     elif baseline is None and study.provenance_known:
-        yield "no run on 1 worker to compare with: run this series on 1 worker"
-    else:
-        yield from reasons(study, point, test)
-        return
-    yield evaluated(study, point)
-    yield from diverged_seeds(study, test)
+        yield f"no run on 1 worker to compare with: {cure}"
+    elif study.provenance_known and point.ious:
+        yield from _evidence(study, test)
+    yield from _evaluated(study, point, test)
 
 
 def iou_between_frameworks(study: Study) -> pd.DataFrame:
@@ -212,6 +212,7 @@ def iou_between_frameworks(study: Study) -> pd.DataFrame:
         framework: Framework = other.framework  # type: ignore[assignment]
         diverged = {NAMES[COMPARED[0]]: point.diverged, NAMES[framework]: other.diverged}
         test = MarginTest(difference, answer, learned, diverged)
+        evidence = _evidence(study, test) if study.provenance_known else ()
         rows.append({
             **difference,
             "options": point.options,
@@ -221,7 +222,7 @@ def iou_between_frameworks(study: Study) -> pd.DataFrame:
             "framework": framework,
             "margin": margin,
             "equal_within_margin": test.shown,
-            "why": "; ".join(reasons(study, point, test)),
+            "why": "; ".join([*evidence, *_evaluated(study, point, test)]),
         })  # fmt: skip
     return pd.DataFrame(rows, columns=_BETWEEN_COLUMNS)
 
@@ -282,14 +283,6 @@ def differences_of(pairs: Sequence[tuple[PointSeeds, PointSeeds] | None]) -> lis
     ]
 
 
-def reasons(study: Study, point: PointSeeds, test: MarginTest) -> Iterator[str]:
-    """Yield the evidence about a point, in phrases: numbers, images evaluated, diverged runs."""
-    if study.provenance_known:
-        yield from _evidence(study, test)
-    yield evaluated(study, point)
-    yield from diverged_seeds(study, test)
-
-
 def _evidence(study: Study, test: MarginTest) -> Iterator[str]:
     difference, learning = test.difference, test.learning
     pairs = int(difference["pairs"])
@@ -313,15 +306,12 @@ def _evidence(study: Study, test: MarginTest) -> Iterator[str]:
         yield "what a constant prediction scores is not known"
 
 
-def evaluated(study: Study, point: PointSeeds) -> str:
-    """Return on how many images the IoU was computed, or that this is not known."""
+def _evaluated(study: Study, point: PointSeeds, test: MarginTest) -> Iterator[str]:
+    """Yield on how many images the IoU was computed, if any was, and how many runs diverged, and of what."""
     images = point.test_images
     known = f"{images:.0f} test {study.score.samples}, {study.iou_scope}"
-    return "test images unknown" if math.isnan(images) else known
-
-
-def diverged_seeds(study: Study, test: MarginTest) -> Iterator[str]:
-    """Yield how many runs diverged, and of what."""
+    if point.ious:
+        yield "test images unknown" if math.isnan(images) else known
     for owner, runs in test.diverged.items():
         if runs:
             yield f"{count(runs, 'run')} of {owner} diverged, so no {study.score.title} for that seed"

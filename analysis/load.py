@@ -95,11 +95,6 @@ FINAL_FATES = (IS_READ, NOT_ASKED, "diverged", "refused", "no throughput")
 # What decides the IoU. Device, host and software of a played run may be others than those of the real ones.
 # Beside emulated ones, which learn nothing, they have no speed to go with their IoU.
 DECIDE_IOU = ("computing", MANIFEST, "training {}s", "test {}s", "initial weights")
-TIMES_OF_A_RUN = (
-    "images_per_second", "epochs_per_second", "seconds_per_epoch", "step_seconds", "training_seconds",
-    "busy_share",
-)  # fmt: skip
-TABLES_OF_TIMES = ("epochs", "budgets", "probes", "startups")
 # Runs are named so that one can be looked at; a note of all would hide the others.
 _MOST_OF_MAPS_NAMED = 5
 
@@ -366,12 +361,13 @@ def _with_maps_only(study: Study, maps_only: Study) -> Study:
 
 def _without_times(played: Study) -> Study:
     """Return a study of played runs in which no time or speed is known."""
-    unknown_times = dict.fromkeys(TIMES_OF_A_RUN, NAN)
+    times = ("images_per_second", "epochs_per_second", "seconds_per_epoch", "step_seconds")
+    unknown_times = dict.fromkeys((*times, "training_seconds", "busy_share"), NAN)
     return replace(
         played,
         runs=played.runs.assign(**unknown_times, disturbed="", stalls=""),
         evaluations=played.evaluations.assign(training_seconds=NAN, seconds=NAN),
-        **{name: getattr(played, name).iloc[:0] for name in TABLES_OF_TIMES},
+        **{name: getattr(played, name).iloc[:0] for name in ("epochs", "budgets", "probes", "startups")},
         notes=(),
     )
 

@@ -436,7 +436,7 @@ def _baseline(one: Sequence[Row]) -> str:
     return f"{count(len(one), 'run')} of {NAMES[one[0]['framework']]} on 1 worker"
 
 
-def check_asked(study: Study, sides: Mapping[PointPair, Sides]) -> Check:
+def check_asked(subject: Checked) -> Check:
     """Check that all runs that study.json asks for are read, and that no launch replaced another one.
 
     Repeats that are missing with a reason, or still to come, are said: the significance is that of a look
@@ -444,9 +444,10 @@ def check_asked(study: Study, sides: Mapping[PointPair, Sides]) -> Check:
     be chosen by their results: a repeat that left nothing between those that are read, or quiet launches, or
     most of a framework's, that were made again in one framework more than in the other.
     """
+    study, sides_of = subject.study, subject.sides
     asked = study.asked
     if asked is None:
-        for pair, both in sides.items():
+        for pair, both in sides_of.items():
             for side in both:
                 repeats = {row["repeat"] for row in side}
                 missing = sorted(set(range(min(repeats), max(repeats))) - repeats)
@@ -455,7 +456,8 @@ def check_asked(study: Study, sides: Mapping[PointPair, Sides]) -> Check:
                     return no(f"no study.json says what was asked for, and {lacking}")
         return not_known("no study.json says what was asked for")
     pairs = {
-        pair: [asked_at(asked, (row["run"] for row in side)) for side in both] for pair, both in sides.items()
+        pair: [asked_at(asked, (row["run"] for row in side)) for side in both]
+        for pair, both in sides_of.items()
     }
     short = [fact for pair, arms in pairs.items() if (fact := _short(study, pair, arms))]
     facts = [f"repeats read of those asked for: {first_points(short)}"] if short else []

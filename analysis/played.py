@@ -25,10 +25,8 @@ from analysis.iou import (
     MarginAnswer,
     MarginTest,
     PointSeeds,
-    diverged_seeds,
-    evaluated,
     judged_points,
-    reasons,
+    reasons_at,
     seeds_of,
 )
 from analysis.options import OPERATIONAL, flat_options
@@ -109,22 +107,14 @@ def _baseline_of(points: Sequence[PointSeeds], point: PointSeeds) -> PointSeeds 
 
 def _why(study: Study, point: PointSeeds, baseline: PointSeeds | None, test: MarginTest) -> Iterator[str]:
     """Yield what stands behind the verdict on a point."""
-    if point.workers == 1:
-        yield "what the others are compared with"
-    elif baseline is None:
-        yield "no run on 1 worker to compare with: add 1 to training.plays"
-    elif point.ious:
+    if point.workers > 1 and baseline and point.ious:
         missing = baseline.ious.keys() - point.ious.keys()
         further = point.ious.keys() - baseline.ious.keys()
         if missing:
             yield f"{len(missing)} of {count(len(baseline.ious), 'seed')} of 1 worker missing here"
         if further:
             yield f"{len(further)} of {count(len(point.ious), 'seed')} without a run on 1 worker"
-        yield from reasons(study, point, test)
-        return
-    if point.ious:
-        yield evaluated(study, point)
-    yield from diverged_seeds(study, test)
+    yield from reasons_at(study, point, baseline, test, "add 1 to training.plays")
 
 
 @dataclass(frozen=True)
@@ -253,12 +243,8 @@ class PlayedQuality:
 def played_quality(study: Study, summary: pd.DataFrame) -> PlayedQuality:
     """Return what the played runs of a study say; `summary` is the table of `points.summarise`."""
     points = points_of(study)
-    diverged: dict[tuple[object, ...], int] = {}
-    for point in points:
-        key = (*point.series, point.workers)
-        diverged[key] = diverged.get(key, 0) + point.diverged
-    plan = plan_table(study, summary, diverged)
     table = played_table(study, points)
+    plan = plan_table(study, summary, table.groupby(POINT)["diverged"].sum())
     kept = kept_ious(table)
     found: dict[str, dict[str, str]] = {}
     for each in kept:
@@ -329,9 +315,7 @@ class RealSpeeds:
         return [NAN] * len(ENDS), "", NO_SPEED
 
 
-def plan_table(
-    study: Study, points: pd.DataFrame, diverged: Mapping[tuple[object, ...], int]
-) -> pd.DataFrame:
+def plan_table(study: Study, points: pd.DataFrame, diverged: "pd.Series[int]") -> pd.DataFrame:
     """Return one row per number of workers of every series that has played runs: PLAN_COLUMNS.
 
     `points` are those of `points.summarise`, `diverged` the runs of each point that diverged. Medians over

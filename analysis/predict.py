@@ -63,7 +63,6 @@ PREDICTION_COLUMNS = (
     *bounded("predicted"), "measured", "error", "why",
 )  # fmt: skip
 
-_Cells = dict[str, Any]
 # Places of the terms used in STEP_TERMS.
 _Terms = tuple[int, ...]
 
@@ -77,9 +76,6 @@ class Counts:
 
     def __getitem__(self, chosen: slice) -> "Counts":
         return Counts(self.workers[chosen], self.nodes[chosen])
-
-    def __str__(self) -> str:
-        return f"{self.workers[0]:.0f}-{self.workers[-1]:.0f}"
 
     def at(self, workers: int) -> "Counts":
         """Return so many workers on as many nodes as they fill, if filled as these are; one if these are."""
@@ -393,7 +389,7 @@ def extrapolate(study: Study) -> tuple[pd.DataFrame, list[str]]:
     return pd.DataFrame(rows, columns=list(PREDICTION_COLUMNS)), notes
 
 
-def _checks(series: Series) -> list[_Cells]:
+def _checks(series: Series) -> list[dict[str, Any]]:
     """Return the predictions of a series by its smaller counts, and its error had efficiency been kept."""
     rows = []
     for size in range(FEWEST_COUNTS, len(series.launches)):
@@ -402,22 +398,17 @@ def _checks(series: Series) -> list[_Cells]:
             at = series.counts[place : place + 1]
             measured = float(series.measured[place])
             forecast = fitted.at(at, series.work)
-            predicted, low, high = forecast.throughputs
             kept = at.workers[0] * series.work / series.medians[size - 1]
-            rows.append(
-                dict(zip(SERIES, series.key, strict=True))
-                | {
-                    "fitted_on": str(fitted.counts),
-                    "workers": int(at.workers[0]),
-                    "predicted": predicted,
-                    "predicted_low": low,
-                    "predicted_high": high,
-                    "measured": measured,
-                    "error": predicted / measured - 1,
-                    "why": forecast.why,
-                    "last_efficiency_error": kept / measured - 1,
-                }
-            )
+            rows.append({
+                **dict(zip(SERIES, series.key, strict=True)),
+                **dict(zip(bounded("predicted"), forecast.throughputs, strict=True)),
+                "fitted_on": f"{series.counts.workers[0]:.0f}-{series.counts.workers[size - 1]:.0f}",
+                "workers": int(at.workers[0]),
+                "measured": measured,
+                "error": forecast.throughputs[0] / measured - 1,
+                "why": forecast.why,
+                "last_efficiency_error": kept / measured - 1,
+            })  # fmt: skip
     return rows
 
 
@@ -440,20 +431,14 @@ def request_table(study: Study, points: pd.DataFrame) -> pd.DataFrame:
     """
     every = []
     known = points[points["throughput"].notna()].sort_values("workers")
+    epochs = study.runs["run"].map(study.epochs.groupby("run", observed=True)["epoch"].max() + 1)
     for series in all_series(study):
         alike = known[(known[SERIES] == list(series.key)).all(axis=1)]
-        every.append((series, alike.to_dict("records"), _epochs(study, series)))
+        own = (study.runs[SERIES] == list(series.key)).all(axis=1)
+        trained = NAN if study.kind == EMULATED else float(epochs[own].median())
+        every.append((series, alike.to_dict("records"), trained))
     rows = [row for of in parallel_map(_rows, every, chunk=SERIES_AT_ONCE) for row in of]
     return pd.DataFrame(rows, columns=list(REQUEST_COLUMNS))
-
-
-def _epochs(study: Study, series: Series) -> float:
-    """Return how many epochs a training of this series has; NaN where nothing is trained."""
-    if study.kind == EMULATED:
-        return NAN
-    runs = study.runs.loc[(study.runs[SERIES] == list(series.key)).all(axis=1), "run"]
-    epochs = study.epochs[study.epochs["run"].isin(runs)]
-    return float(epochs.groupby("run", observed=True)["epoch"].max().median() + 1)
 
 
 def _rows(known: tuple[Series, Sequence[Row], float]) -> list[tuple[Any, ...]]:

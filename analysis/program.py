@@ -82,7 +82,7 @@ def make_own(folder: Path, page: str, names: Iterable[str]) -> None:
 
 def draw_figures(report: Report) -> Iterable[DrawnFigure | None]:
     """Begin to draw all figures, and return those that the tables of the study allow."""
-    return parallel_map(partial(_drawn, Inputs.of(report)), list(FIGURES))
+    return parallel_map(partial(_drawn, Inputs(report)), list(FIGURES))
 
 
 def by_section(report: Report, figures: Iterable[DrawnFigure | None]) -> Mapping[str, Sequence[DrawnFigure]]:
@@ -91,7 +91,7 @@ def by_section(report: Report, figures: Iterable[DrawnFigure | None]) -> Mapping
     On the first screen stands the speed-up with the IoU; of several sets of options, their ratios; of played
     runs only, their IoU.
     """
-    inputs = Inputs.of(report)
+    inputs = Inputs(report)
     drawn = {name: each for each, name in zip(figures, FIGURES, strict=False) if each is not None}
     first = "ratio" if len(inputs.options) > 1 and "ratio" in drawn else "scaling"
     first = "quality" if inputs.study.runs.empty else first

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from analysis.checks import disturbed_notes
-from analysis.facts import FACTS, FactGroup, setting_facts, values_of, version_facts
+from analysis.facts import FACTS, setting_facts, values_of, version_facts
 from analysis.iou import COUNTS
 from analysis.load import FINAL_FATES, load_study
 from analysis.machines import (
@@ -168,14 +168,16 @@ _OPTIONS_OF_WORK = (
 TEST_SET_OPTIONS = (
     "data.test_share", "data.split_seed", "data.image_height", "data.image_width", "data.foreground",
 )  # fmt: skip
-OPTION: Literal["option"] = "option"
 
 
 @dataclass(frozen=True)
 class ComparedFact:
-    """A fact of both studies: the distinct values of each, none where it is not recorded."""
+    """A fact of both studies: the distinct values of each, none where it is not recorded.
 
-    group: FactGroup | Literal["option"]
+    `group` is that of the fact, or "option".
+    """
+
+    group: str
     name: str
     a: tuple[str, ...]
     b: tuple[str, ...]
@@ -211,7 +213,7 @@ def compared_facts(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) ->
     found = []
     for name in dict.fromkeys(key for side in options for each in side for key in each):
         values = [[shown(each[name]) for each in side if name in each] for side in options]
-        found.append(_both(OPTION, name, *values))
+        found.append(_both("option", name, *values))
     seeds = {header.config.seed for header in first} & {header.config.seed for header in second}
     for fact in facts:
         sides = [first, second]
@@ -258,9 +260,7 @@ def _trained(
     return {name: both for name, both in values.items() if all(both)}
 
 
-def _both(
-    group: FactGroup | Literal["option"], name: str, first: Iterable[str], second: Iterable[str]
-) -> ComparedFact:
+def _both(group: str, name: str, first: Iterable[str], second: Iterable[str]) -> ComparedFact:
     """Return a fact with every value once, numbers by size: the order of runs says nothing."""
     distinct = [{clean(value) for value in values} for values in (first, second)]
     ordered = [tuple(sorted(values, key=lambda value: (len(value), value))) for values in distinct]

@@ -99,7 +99,7 @@ def _of(row: Mapping[Any, Any], options: str) -> tuple[str, str, str, int]:
 def _with_scores(study: Study, rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with the difference of the score, its margin, and whether it is not inferior."""
     seeds: dict[tuple[Any, ...], PointSeeds] = {
-        (point.options, point.framework, point.knobs, point.workers): point for point in seeds_of(study)
+        (*point.series, point.workers): point for point in seeds_of(study)
     }
     sides = [
         [seeds[_of(row, options)] for row in rows.to_dict("records")] for options in ("options", "against")

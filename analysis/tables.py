@@ -48,9 +48,6 @@ class Column:
     kind: str = "number"
 
 
-GridRow = tuple[Cell, ...]
-
-
 @dataclass(frozen=True)
 class Grid:
     """A table of the page: its columns, and its rows under the options that they have in common.
@@ -61,7 +58,7 @@ class Grid:
     name: str
     caption: str
     columns: tuple[Column, ...]
-    groups: tuple[tuple[str, tuple[GridRow, ...]], ...]
+    groups: tuple[tuple[str, tuple[tuple[Cell, ...], ...]], ...]
     file: str
     more: str = ""
     leads: bool = False
@@ -108,7 +105,7 @@ def make_grid(
         columns = [text_column("options", "options"), *columns]
     cells = {column: [column.cell(row) for row in rows] for column in columns}
     filled = [column for column in columns if any(cell.text not in ("", UNKNOWN) for cell in cells[column])]
-    groups: dict[str, list[GridRow]] = {}
+    groups: dict[str, list[tuple[Cell, ...]]] = {}
     for number_of_row, label in enumerate(labels):
         groups.setdefault(label, []).append(tuple(cells[column][number_of_row] for column in filled))
     is_cut = len(table) > len(rows)
@@ -161,10 +158,10 @@ class ColumnLine:
             return [text_column(self.heading.format_map(words), name, form)]
         scale = next((UNITS[mark] for mark in marks if mark in UNITS), 1.0)
         if "time" in marks:
-            scale, words["time"] = unit_of(table[name])
+            scale, words["time"] = unit_of(table[name].max())
         if "hours" in marks:
             # One unit for all columns of a table.
-            seconds, words["hours"] = unit_of(3600 * table["worker_hours"], is_long=True)
+            seconds, words["hours"] = unit_of(3600 * table["worker_hours"].max(), is_long=True)
             scale = seconds / 3600
         heading = self.heading.format_map(words)
         return [number_column(heading, name, form, scale=scale, bounded="±" in marks)]

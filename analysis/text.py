@@ -114,13 +114,8 @@ def chart_percent(share: float, decimals: int = 0) -> str:
     return chart_number(100 * share, f".{decimals}f") + " %" if math.isfinite(share) else ""
 
 
-def unit_of(seconds: "pd.Series[float]", *, is_long: bool = False) -> tuple[float, str]:
-    """Return the (seconds, name) of the unit in which a column of durations reads best."""
-    return unit_of_value(float(seconds.max()) if len(seconds) else math.nan, is_long=is_long)
-
-
-def unit_of_value(seconds: float, *, is_long: bool = False) -> tuple[float, str]:
-    """Return the (seconds, name) of the unit in which one duration reads best."""
+def unit_of(seconds: float, *, is_long: bool = False) -> tuple[float, str]:
+    """Return the (seconds, name) of the unit in which a duration, the longest of a column, reads best."""
     known = (unit for unit in UNITS_SECONDS if seconds >= unit[0])
     _, size, *names = next(known, UNITS_SECONDS[-1])
     return size, names[is_long]
@@ -201,13 +196,13 @@ def device_of(study: Study) -> str:
 
 def cost(row: Row, device: str, *, bounded: bool = False) -> str:
     """Return what one training costs, `bounded` with its interval: "12.3 [12.1, 12.4] GPU-hours"."""
-    size, unit = unit_of_value(SECONDS_PER_HOUR * row["worker_hours"], is_long=True)
+    size, unit = unit_of(SECONDS_PER_HOUR * row["worker_hours"], is_long=True)
     return f"{_in_units(row, 'worker_hours', size / SECONDS_PER_HOUR, bounded)} {device}-{unit}"
 
 
 def _duration(row: Row, column: str, *, bounded: bool = False) -> str:
     """Return a duration of a row in the unit that reads best, `bounded` with its interval: "2.5 min"."""
-    size, unit = unit_of_value(row[column])
+    size, unit = unit_of(row[column])
     return f"{_in_units(row, column, size, bounded)} {unit}"
 
 
@@ -219,11 +214,6 @@ def _signed(difference: float) -> str:
     """Return a difference of IoU with its sign, "-0.002"; "±0.000" where it rounds to that."""
     text = number(difference, "+.3f")
     return "±0.000" if text in ("+0.000", "-0.000") else text
-
-
-def _percent_faster(ratio: float) -> float:
-    """Return by how many per cent the faster one of two is faster."""
-    return 100 * math.expm1(abs(math.log(ratio)))
 
 
 @cache
@@ -247,7 +237,8 @@ def _environment(*, is_page: bool) -> Environment:
         "count": lambda number_of, thing: count(int(number_of), thing),
         "drawn": Markup,
         "duration": _duration,
-        "faster": _percent_faster,
+        # By how many per cent the faster one of two is faster.
+        "faster": lambda ratio: 100 * math.expm1(abs(math.log(ratio))),
         "first_of": first_of,
         "interval": interval_of,
         "listed": listed,

@@ -122,9 +122,8 @@ def _size(table: pd.DataFrame, change: str) -> "pd.Series[float]":
     return size.where(shown & (size >= LEAST_CHANGE), 0.0)
 
 
-def steadiness_notes(study: Study) -> Iterator[str]:
-    """Yield how many runs are not steady after the warm-up, the worst one, and what to do."""
-    table = run_steadiness(study)
+def steadiness_notes(table: pd.DataFrame) -> Iterator[str]:
+    """Yield by the table of `run_steadiness` how many runs are not steady, the worst one, and what to do."""
     unsteady = table[table["steady"] == "no"]
     if len(unsteady):
         worst = unsteady.sort_values("size", ascending=False, kind="stable").to_dict("records")[0]
@@ -304,7 +303,7 @@ class Trust:
         yield max(quiet, key=lambda reason: reason.weight, default=good)
         yield from incomplete(self.study, options)
         yield from _unfair(checks)
-        steady = self._steadiness.loc[self._steadiness["run"].isin(runs["run"]), "steady"]
+        steady = self.steadiness.loc[self.steadiness["run"].isin(runs["run"]), "steady"]
         yield _steady(steady, int(runs["epochs_used"].min()))
         fewest = int(runs.groupby(["framework", "knobs", "workers"]).size().min())
         light: Light = "good" if fewest >= RECOMMENDED_REPEATS else "caution"
@@ -317,7 +316,8 @@ class Trust:
         )
 
     @cached_property
-    def _steadiness(self) -> pd.DataFrame:
+    def steadiness(self) -> pd.DataFrame:
+        """How steady each run is, the table of `run_steadiness`."""
         return run_steadiness(self.study)
 
 

@@ -231,7 +231,7 @@ def test_every_caption_answer_and_table_says_that_the_runs_are_emulated(tmp_path
     report = make_report(load_study(write_emulated(tmp_path / "study")))
     said = report.study.kind.restricted[1:]
     assert said == "mulated"
-    inputs = Inputs.of(report)
+    inputs = Inputs(report)
     charts = {name: figure.known(inputs) for name, figure in FIGURES.items() if name != "quality"}
     texts = [FIGURES[name].caption(inputs, known) for name, known in charts.items() if known]
     assert len(texts) >= 2

@@ -37,8 +37,6 @@ BUDGET_PARTS = {
 ORDERS = {"own": "in the map's order", "random": "in random order"}
 ZERO_SENTENCE = "Axes start at zero or are logarithmic."
 
-Charts = Callable[[Inputs], Sequence[Chart]]
-
 
 @dataclass(frozen=True)
 class Figure:
@@ -51,7 +49,7 @@ class Figure:
     """
 
     section: str
-    charts: Charts
+    charts: Callable[[Inputs], Sequence[Chart]]
     bars: bool = False
     says_undrawn: bool = True
 
@@ -76,20 +74,6 @@ def bars_sentence(repeats: "pd.Series[int]", of: str) -> str:
     return f"Bars: {100 * coverage(int(enough.min())):.0f} % bootstrap intervals over the {of}."
 
 
-FIGURES: dict[str, Figure] = {}
-
-
-def figure(name: str, section: str, **others: object) -> Callable[[Charts], Charts]:
-    """Enter the figure with these fields and the charts that the function returns; its files have `name`."""
-
-    def enter(charts: Charts) -> Charts:
-        FIGURES[name] = Figure(section, charts, **others)  # type: ignore[arg-type]
-        return charts
-
-    return enter
-
-
-@figure("scaling", "points", bars=True)
 def _scaling(inputs: Inputs) -> list[Chart]:
     """Return the speed-up, or the throughput where none is known beyond 1 worker, and the score."""
     points, study = inputs.points, inputs.study
@@ -109,7 +93,6 @@ def _scaling(inputs: Inputs) -> list[Chart]:
     return [speed, iou]
 
 
-@figure("ratio", "against")
 def _ratio(inputs: Inputs) -> list[Chart]:
     """Return the ratio of throughputs of native DDP and Horovod."""
     study = inputs.study
@@ -178,7 +161,6 @@ def study_forests(points: pd.DataFrame, score: Score, first: str = "A", second: 
     return [titled(chart, partial(point, chart)) for chart in charts if chart.is_known]
 
 
-@figure("strategies", "strategies")
 def _strategies(inputs: Inputs) -> list[Chart]:
     """Return speed and score of each strategy against gradients averaged at every step."""
     table = inputs.report.strategies
@@ -194,7 +176,6 @@ def _strategies(inputs: Inputs) -> list[Chart]:
     return study_forests(rows, inputs.study.score, "averaged gradients", "strategy")
 
 
-@figure("budget", "budget", bars=True)
 def _budget(inputs: Inputs) -> list[Chart]:
     """Return the share of the workers' time that each part takes."""
     chart = Stack(
@@ -206,7 +187,6 @@ def _budget(inputs: Inputs) -> list[Chart]:
     return [chart]
 
 
-@figure("quality", "played", says_undrawn=False)
 def _quality(inputs: Inputs) -> list[Chart]:
     """Return the score over the workers of each set of options with played runs, the best ones first."""
     played, study, margin = inputs.report.played.points, inputs.study, inputs.study.criteria.iou_margin
@@ -241,7 +221,6 @@ def _quality(inputs: Inputs) -> list[Chart]:
     return [chart]
 
 
-@figure("saliency_curves", "saliency", says_undrawn=False)
 def _saliency_curves(inputs: Inputs) -> list[Chart]:
     """Return the curves of the first sets of options whose curves are not the numbers of another set."""
     table = inputs.report.saliency.curves
@@ -272,3 +251,14 @@ def _saliency_curves(inputs: Inputs) -> list[Chart]:
         "in random order. Bands: 95 % t intervals over the images.",
     )  # fmt: skip
     return [chart]
+
+
+# By the name of their files, in the order of the page.
+FIGURES = {
+    "scaling": Figure("points", _scaling, bars=True),
+    "ratio": Figure("against", _ratio),
+    "strategies": Figure("strategies", _strategies),
+    "budget": Figure("budget", _budget, bars=True),
+    "quality": Figure("played", _quality, says_undrawn=False),
+    "saliency_curves": Figure("saliency", _saliency_curves, says_undrawn=False),
+}

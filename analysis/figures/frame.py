@@ -125,16 +125,19 @@ def drawn_series(
 
 @dataclass(frozen=True)
 class Inputs:
-    """What figures are drawn from: a report, and the study and the points that its lines are of."""
+    """What figures are drawn from: a report, and its points with the intervals that tell something."""
 
     report: Report
-    study: Study
-    points: pd.DataFrame
 
-    @classmethod
-    def of(cls, report: Report) -> "Inputs":
-        """Return those of the figures of a report."""
-        return cls(report, report.study, resolved(report.points))
+    @property
+    def study(self) -> Study:
+        """The study of the report."""
+        return self.report.study
+
+    @cached_property
+    def points(self) -> pd.DataFrame:
+        """The points that lines are of."""
+        return resolved(self.report.points)
 
     @cached_property
     def series(self) -> list[DrawnSeries]:
@@ -298,17 +301,14 @@ class Chart:
         """Return what there is to know of a row."""
         return f"{self.value(row)} {on_workers(row['workers'])}"
 
-    def name_of(self, series: DrawnSeries) -> str:
-        """Return the name of a series, with its options where several sets of options are drawn."""
-        several = len({each.options for each in self.series}) > 1 and series.options
-        return f"{series.name} ({series.options})" if several else series.name
-
     def facts(self) -> Iterator[str]:
-        """Yield what there is to know of each series."""
+        """Yield what there is to know of each series, with its options where several sets are drawn."""
+        several = len({series.options for series in self.series}) > 1
         for series in self.series:
+            name = f"{series.name} ({series.options})" if several and series.options else series.name
             rows = series.rows(self.rows if self.told is None else self.told)
             for row in records(rows, self.y)[-1 if self.told is None else 0 :]:
-                yield f"{self.name_of(series)} {self.fact(row)}"
+                yield f"{name} {self.fact(row)}"
 
     def alternative(self) -> str:
         """Return the key numbers, for those who cannot see the chart."""

@@ -31,7 +31,7 @@ from analysis.figures.frame import (
     write,
 )
 from analysis.figures.style import DASHED, PALETTE, SERIES_STYLES, Colour, shortened, text_width
-from analysis.study import Names, bounded
+from analysis.study import Names
 from analysis.text import Row, chart_number
 
 # Labels at the ends of lines have so much room in every panel, so that axes side by side are of one width.
@@ -133,10 +133,15 @@ class Line(Chart):
         """Draw one line with its bars and runs, those on this side; return the label at its end."""
         rows, style = series.rows(self.rows), series.style
         self._draw_runs(axes, series, side)
-        draw_intervals(axes, series, rows, self.y, BAR_STEP_PX * side)
+        _, low, high = self.ends(rows).T
+        bars: dict[str, Any] = {"color": style.colour, "linewidth": 1.8, "alpha": 0.85, "zorder": 3}
+        bars["transform"] = sideways(axes, BAR_STEP_PX * side)
+        is_bar = low < high
+        axes.vlines(rows["workers"][is_bar], low[is_bar], high[is_bar], **bars)
         known = rows[rows[self.y].notna()]
         (line,) = axes.plot(known["workers"], known[self.y], label=series.name, **series.look())
-        title_marks(line, [f"{series.name} {self.mark(row)}" for row in records(rows, self.y)])
+        named = [(on_workers(row["workers"]), self.value(row)) for row in records(rows, self.y)]
+        title_marks(line, [f"{series.name} {where}: {value}" for where, value in named])
         for row in records(rows, "note") if "note" in rows else ():
             where = ("data", "axes fraction") if np.isnan(row[self.y]) else ("data", "data")
             note = Label(row["workers"], np.nan_to_num(row[self.y], nan=0.01), row["note"], style.text_colour)
@@ -146,10 +151,6 @@ class Line(Chart):
             text = self.label(row) if self.label else self.number(row[self.y]).removesuffix(self.unit)
             labels += [Label(row["workers"], row[self.y], text, style.text_colour)] * bool(text)
         return labels
-
-    def mark(self, row: Row) -> str:
-        """Return what stands beside the pointer on the median of a point."""
-        return f"{on_workers(row['workers'])}: {self.value(row)}"
 
     def _draw_runs(self, axes: Axes, series: DrawnSeries, side: int) -> None:
         known = records(series.rows(self.runs), self.y)
@@ -163,16 +164,6 @@ class Line(Chart):
             speed = chart_number(run["throughput"], ".4g")
             titles.append(f"{run['run']}, {speed} {self.run_unit}" if speed else run["run"])
         title_marks(dots, titles)
-
-
-def draw_intervals(axes: Axes, series: DrawnSeries, rows: pd.DataFrame, y: str, px: float) -> None:
-    """Draw a bar for every interval that is known and wider than a point, so many pixels to the right."""
-    _, low, high = bounded(y)
-    if low not in rows:
-        return
-    known = rows[rows[low] < rows[high]]
-    look: dict[str, Any] = {"linewidth": 1.8, "alpha": 0.85, "zorder": 3, "transform": sideways(axes, px)}
-    axes.vlines(known["workers"], known[low], known[high], color=series.style.colour, **look)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +195,11 @@ class Stack(Chart):
 
     def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:
         """Draw the parts of each worker count upon each other, gains below zero, and their sums."""
-        self._set_values(axes)
+        drawn = pd.concat([each.rows(self.rows) for each in self.series])
+        parts = drawn[[*self.parts]].to_numpy(dtype=np.float64)
+        sums_of_parts = parts.clip(min=0).sum(axis=1), parts.clip(max=0).sum(axis=1)
+        reached = np.concatenate([*sums_of_parts, self.ends(drawn).ravel()])
+        value_axis(axes, "y", reached, least_top=self.least_top, percent="%" in self.form)
         rows = series[0].rows(self.rows)
         places, beside = np.arange(len(rows)), max(0.6, 1.6 - len(rows) / 2)
         axes.set(xlabel="workers", xlim=(-beside, len(rows) - 1 + beside))
@@ -231,13 +226,6 @@ class Stack(Chart):
         (sums,) = axes.plot(x, totals, "D", color=Colour.INK, markersize=5, zorder=5)
         told = [(on_workers(row["workers"]), self.value(row)) for row in rows.to_dict("records")]
         title_marks(sums, [f"{self.title} {where}: {value}" for where, value in told])
-
-    def _set_values(self, axes: Axes) -> None:
-        rows = pd.concat([series.rows(self.rows) for series in self.series])
-        parts = rows[[*self.parts]].to_numpy(dtype=np.float64)
-        sums = np.append(parts.clip(min=0).sum(axis=1), parts.clip(max=0).sum(axis=1))
-        values = np.append(sums, self.ends(rows))
-        value_axis(axes, "y", values, least_top=self.least_top, percent="%" in self.form)
 
 
 @dataclass(frozen=True, kw_only=True)
