@@ -127,7 +127,7 @@ def budget_table(study: Study) -> pd.DataFrame:
         return pd.DataFrame(columns=_BUDGET_COLUMNS)
     launches = launches_of(runs, POINT)
     points = runs.groupby(launches.point)[POINT].first().assign(repeats=launches.sizes)
-    baseline = baseline_rows(points, points["workers"] == 1)
+    baseline = baseline_rows(points)
     chosen = np.flatnonzero((baseline != NONE) & (points["workers"].to_numpy() > 1))
     baseline = baseline[chosen]
     table = points.iloc[chosen].reset_index(drop=True)

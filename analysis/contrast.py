@@ -209,6 +209,7 @@ NOT_ENOUGH = "not enough repeats"
 # Another cause that is half of a difference leaves the frameworks less than it.
 LEAST_SHARE_OF_DIFFERENCE = 0.5
 OTHERS_TOOK = "other processes took "
+ENERGY = "joules_per_image"
 # Published and measured ratios of the two lie between 0.5 and 2.
 LARGEST_RATIO = 10.0
 # Ratios closer than this name the same framework, whichever side of 1 they lie on: 1 % is within noise.
@@ -326,14 +327,22 @@ def _withheld(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(outcome=table["outcome"].mask(doubted, WITHHELD))
 
 
+def with_clocks(study: Study) -> pd.DataFrame:
+    """Return the runs with `mhz`, the mean clock of their workers' cores, and power and energy of their GPUs.
+
+    NaN where it is not recorded.
+    """
+    columns = ["frequency_mhz", "gpu_power_limit_watts", "gpu_power_watts"]
+    budgets = study.budgets[columns].astype(float)
+    means = budgets.groupby(study.budgets["run"].astype(str)).mean()
+    runs = study.runs.join(means.rename(columns={"frequency_mhz": "mhz"}), on="run")
+    return runs.assign(**{ENERGY: runs["gpu_power_watts"] * runs["workers"] / runs["images_per_second"]})
+
+
 def speed_facts(study: Study) -> Mapping[Hashable, Row]:
-    """Return what else decides the speed of a point, by POINT: busy_share and clock, medians of its runs."""
-    clocks = study.budgets.groupby("run", sort=False, observed=True)["frequency_mhz"].mean()
-    runs = timed(study).runs
-    runs = runs.assign(clock=runs["run"].map(clocks).astype(float))
-    facts: Mapping[Hashable, Row] = (
-        runs.groupby(POINT, sort=False)[["busy_share", "clock"]].median().to_dict("index")
-    )
+    """Return what else decides the speed of a point, by POINT: busy_share and mhz, medians of its runs."""
+    points = with_clocks(timed(study)).groupby(POINT, sort=False)
+    facts: Mapping[Hashable, Row] = points[["busy_share", "mhz"]].median().to_dict("index")
     return facts
 
 
@@ -367,9 +376,9 @@ def other_causes(ratio: float, first: Row, second: Row) -> str:
     more = slower["busy_share"] - faster["busy_share"]
     if more >= least:
         causes.append(f"{OTHERS_TOOK}{100 * more:.1f} % more of the slower one's time")
-    if math.log(faster["clock"] / slower["clock"]) >= least:
+    if math.log(faster["mhz"] / slower["mhz"]) >= least:
         causes.append(
-            f"its cores ran at {slower['clock']:.0f} MHz, those of the faster at {faster['clock']:.0f} MHz"
+            f"its cores ran at {slower['mhz']:.0f} MHz, those of the faster at {faster['mhz']:.0f} MHz"
         )
     return " and ".join(causes) + ": that may be most of the difference" if causes else ""
 

@@ -109,12 +109,6 @@ def reproduction(study: Study) -> tuple[str, tuple[str, ...]] | None:
     return _study_file(configs, _axes(configs), criteria), commands
 
 
-def study_file(study: Study) -> dict[str, bytes]:
-    """Return the study file that the commands name, by its name; none for logs without headers."""
-    again = reproduction(study)
-    return {} if again is None else {study_file_name(study): again[0].encode()}
-
-
 def _axes(configs: Sequence[RunConfig]) -> Axes:
     values: dict[tuple[str, str], dict[object, None]] = {}
     for config in {config.model_copy(update={"run": "", "repeat": 1, "seed": 0}): None for config in configs}:

@@ -33,7 +33,6 @@ from analysis.text import bracketed, count
 from unet_scaling.study.config import Framework
 
 MarginAnswer = Literal["yes", "no", "not shown"]
-Learned = Literal["yes", "no", "not known"]
 COUNTS = ["true_positive", "false_positive", "false_negative", "true_negative"]
 # A constant prediction is to training what the placebo is to a drug: no margin may give away more than this
 # share of what was gained over it. A score that is 0.1 above the constant keeps the usual margin of 0.01.
@@ -87,7 +86,7 @@ class Learning:
     constant: float = NAN
 
     @property
-    def learned(self) -> Learned:
+    def learned(self) -> Literal["yes", "no", "not known"]:
         """Whether the score, with its interval, lies above that of a constant prediction by the margin."""
         low = self.score if math.isnan(self.low) else self.low
         if math.isnan(low) or math.isnan(self.constant):

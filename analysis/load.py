@@ -5,9 +5,7 @@ project's runs. An arm is a script and the framework that it names. It is among 
 that two arms have no point in common, and nothing pairs their runs.
 """
 
-import gc
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -108,37 +106,24 @@ def load_study(folder: Path) -> Study:
     name = folder.resolve().name
     if scripts and not paths:
         return script_study(name, scripts)
-    with _without_garbage_collection():
-        own = f"computing is a script's, but the project's own in {name_of(paths[0])}"
-        reason = f"{own}: move it to a study of its own"
-        runs = _read(paths, [run.left_out("refused", reason) for run in scripts])
-        recorded = recorded_study(folder)
-        study = _studies(name, *runs, recorded.criteria if recorded else Criteria())
-        study = replace(_with_other_files(study, folder), folder=folder)
-        asked = _asked_table(folder, recorded, runs, study) if recorded else None
-        until = recorded.until if recorded else None
-        early = further = False
-        if asked is not None:
-            read = asked[asked["fate"] == IS_READ]
-            to_come = ~asked["fate"].isin(FINAL_FATES) & asked["point"].isin(read["point"])
-            # Repeats of a point that is read are to come, in a study that compares frameworks.
-            early = bool(to_come.any()) and read["framework"].nunique() > 1
-            further = bool((asked["fate"] == NOT_ASKED).any())
-        stopping = stopping_rule(until, read_history(folder), early=early, further=further)
-        notes = (*study.notes, *stopping.notes)
-        return replace(study, asked=asked, until=until, notes=notes, significance=stopping.significance)
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Suspend the collector: what is read stays, and to search it again and again takes its time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+    own = f"computing is a script's, but the project's own in {name_of(paths[0])}"
+    reason = f"{own}: move it to a study of its own"
+    runs = _read(paths, [run.left_out("refused", reason) for run in scripts])
+    recorded = recorded_study(folder)
+    study = _studies(name, *runs, recorded.criteria if recorded else Criteria())
+    study = replace(_with_other_files(study, folder), folder=folder)
+    asked = _asked_table(folder, recorded, runs, study) if recorded else None
+    until = recorded.until if recorded else None
+    early = further = False
+    if asked is not None:
+        read = asked[asked["fate"] == IS_READ]
+        to_come = ~asked["fate"].isin(FINAL_FATES) & asked["point"].isin(read["point"])
+        # Repeats of a point that is read are to come, in a study that compares frameworks.
+        early = bool(to_come.any()) and read["framework"].nunique() > 1
+        further = bool((asked["fate"] == NOT_ASKED).any())
+    stopping = stopping_rule(until, read_history(folder), early=early, further=further)
+    notes = (*study.notes, *stopping.notes)
+    return replace(study, asked=asked, until=until, notes=notes, significance=stopping.significance)
 
 
 def _run_folders(folder: Path) -> list[Path]:

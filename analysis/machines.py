@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy import special  # type: ignore[import-untyped]
 
 from analysis.contrast import (
+    ENERGY,
     MOST_EXAMPLES,
     Check,
     PointPair,
@@ -31,6 +32,7 @@ from analysis.contrast import (
     point_name,
     repeats_of,
     sides,
+    with_clocks,
     withhold_claims,
     yes,
 )
@@ -49,7 +51,6 @@ _ROUNDING = 1e-9
 # GPUs that wait need more energy for an image, never less: those of the slower framework need less only where
 # they were held to less power. NVML's readings are of moments, and good to some per cent.
 LARGEST_ENERGY_DIFFERENCE = 0.15
-ENERGY = "joules_per_image"
 # Column -> what it is, its unit, and by which share of the larger the medians may differ.
 CLOCKS = {
     "mhz": ("clock of the cores", "MHz", LARGEST_CLOCK_DIFFERENCE),
@@ -134,18 +135,6 @@ def by_run(table: pd.DataFrame) -> dict[str, RunTable]:
 def are_on_one_machine(runs: Iterable[Row]) -> bool:
     """Return whether the hosts of these runs are parts of one machine, those of a slowed virtual cluster."""
     return all(row["dilation"] > 1 for row in runs)
-
-
-def with_clocks(study: Study) -> pd.DataFrame:
-    """Return the runs with `mhz`, the mean clock of their workers' cores, and power and energy of their GPUs.
-
-    NaN where it is not recorded.
-    """
-    columns = ["frequency_mhz", "gpu_power_limit_watts", "gpu_power_watts"]
-    budgets = study.budgets[columns].astype(float)
-    means = budgets.groupby(study.budgets["run"].astype(str)).mean()
-    runs = study.runs.join(means.rename(columns={"frequency_mhz": "mhz"}), on="run")
-    return runs.assign(**{ENERGY: runs["gpu_power_watts"] * runs["workers"] / runs["images_per_second"]})
 
 
 def clocks_differ(mhz: float, other: float) -> bool:

@@ -43,7 +43,6 @@ from analysis.study import ENDS, NAMES, NAN, POINT, SECONDS_PER_HOUR, SERIES, St
 from analysis.text import Row, capitalised, count, device_of, lines, listed, series_name
 from analysis.trust import Light, Tile, incomplete
 
-RunKind = Literal["real", "played"]
 # From what a recommendation stops at to what it goes on with.
 LossVerdict = Literal["diverges", "loss", "undecided", "no loss", "baseline"]
 PLAYED_COLUMNS = [
@@ -81,7 +80,7 @@ def points_of(study: Study) -> list[PointSeeds]:
     return sorted(points, key=lambda point: (series.index(point.series), point.workers, point.kind))
 
 
-def _of_kind(kind: RunKind, study: Study) -> Iterator[PointSeeds]:
+def _of_kind(kind: Literal["real", "played"], study: Study) -> Iterator[PointSeeds]:
     """Yield the points, those of which every run diverged last."""
     points = [replace(point, kind=kind) for point in seeds_of(study)]
     yield from points

@@ -74,7 +74,7 @@ def summarise(study: Study) -> pd.DataFrame:
         speedup[1:, known] = np.exp(bounds(ratios))
         return speedup
 
-    own = baseline_rows(points, points["workers"] == 1)
+    own = baseline_rows(points)
     for suffix, baseline in (("", own), ("_common", _common_baseline(points))):
         speedup = speedups(baseline)
         add_bounded(points, f"speedup{suffix}", speedup)
@@ -88,9 +88,9 @@ def _values(values: "pd.Series[float]") -> Array:
     return np.asarray(values, dtype=np.float64)
 
 
-def baseline_rows(points: pd.DataFrame, is_baseline: "pd.Series[bool]") -> Integers:
-    """Return for each point the row of its series that is a baseline, the last one of several, or NONE."""
-    rows = pd.Series(np.arange(len(points)), index=points.index).where(is_baseline)
+def baseline_rows(points: pd.DataFrame) -> Integers:
+    """Return for each point the row of its series on 1 worker, or NONE."""
+    rows = pd.Series(np.arange(len(points)), index=points.index).where(points["workers"] == 1)
     series = [points[name] for name in SERIES]
     return rows.groupby(series, sort=False).transform("max").fillna(NONE).to_numpy(dtype=np.int64)
 

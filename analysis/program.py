@@ -12,6 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from analysis.answer import study_file_name
 from analysis.assemble import Report, make_report
 from analysis.columns import TABLES, table_files
 from analysis.csv_table import load_csv
@@ -19,8 +20,8 @@ from analysis.decide import Kind
 from analysis.exports import (
     export_files,
     played_short_columns,
+    reproduction,
     speed_columns,
-    study_file,
     summary_markdown,
 )
 from analysis.figures.catalogue import FIGURES
@@ -51,7 +52,10 @@ def write_report(report: Report, folder: Path) -> list[Path]:
         raise UserError(f"{folder} is a link; give --output {folder.resolve()}")
     started = draw_figures(report)
     contents = table_files(report) | export_files(report)
-    contents |= study_file(report.study.subject) | {"summary.md": summary_markdown(report).encode()}
+    contents["summary.md"] = summary_markdown(report).encode()
+    subject = report.study.subject
+    if again := reproduction(subject):
+        contents[study_file_name(subject)] = again[0].encode()
     figures = by_section(report, started)
     for drawn in (drawn for of_section in figures.values() for drawn in of_section):
         contents |= {f"{drawn.name}.svg": drawn.svg, f"{drawn.name}.png": drawn.png}

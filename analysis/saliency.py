@@ -390,28 +390,29 @@ def _sameness(study: Study) -> Iterator[str]:
         if run in study.explained:
             of_weights.setdefault(_what_decides(study, run), []).append(run)
     groups = [runs for runs in of_weights.values() if len(runs) > 1]
-    if groups:
-        digests = {run: _digests(study.explained[run]) for runs in groups for run in runs}
-        same = 0
-        differing = []
-        for runs in groups:
-            classes: dict[Hashable, list[str]] = {}
-            for run in runs:
-                classes.setdefault(tuple(sorted(digests[run].items())), []).append(run)
-            # Of equally many, those with the run that comes first.
-            largest = max(classes.values(), key=len)
-            same += len(largest) if len(largest) > 1 else 0
-            for run in runs:
-                if run not in largest:
-                    differing.append(_difference(largest[0], digests[largest[0]], run, digests[run]))
-        yield (
-            f"equal weights gave the same maps, to the byte, in {same} of {count(len(digests), 'run')} "
-            f"({count(len(groups), 'set')} of weights)"
-        )
-        if differing:
-            yield first_of(differing, "run", _MOST_NAMED, "; ")
-    else:
+    if not groups:
         yield "no two runs have the same weights and settings: no maps are compared"
+        return
+    # Of each run the digest of each image's map, empty where it has none.
+    digests = {
+        run: {image.image: image.map.sha256 if image.map else "" for image in explained.manifest.images}
+        for run, explained in study.explained.items()
+    }
+    same = 0
+    differing = []
+    for runs in groups:
+        # Those that most others equal; of equally many, those with the run that comes first.
+        alike = max(([each for each in runs if digests[each] == digests[run]] for run in runs), key=len)
+        same += len(alike) if len(alike) > 1 else 0
+        first, *_ = alike
+        others = [run for run in runs if run not in alike]
+        differing += [_difference(first, digests[first], run, digests[run]) for run in others]
+    yield (
+        f"equal weights gave the same maps, to the byte, in {same} of {count(sum(map(len, groups)), 'run')} "
+        f"({count(len(groups), 'set')} of weights)"
+    )
+    if differing:
+        yield first_of(differing, "run", _MOST_NAMED, "; ")
 
 
 def _what_decides(study: Study, run: str) -> Hashable:
@@ -430,11 +431,6 @@ def _what_decides(study: Study, run: str) -> Hashable:
         config.training.precision,
         frozenset((worker.device, worker.threads) for worker in header.workers),
     )
-
-
-def _digests(explained: Explained) -> Mapping[str, str]:
-    """Return the digest of each image's map, empty where it has none."""
-    return {image.image: image.map.sha256 if image.map else "" for image in explained.manifest.images}
 
 
 def _difference(first: str, expected: Mapping[str, str], run: str, found: Mapping[str, str]) -> str:

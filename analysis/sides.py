@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from analysis.checks import disturbed_notes
+from analysis.contrast import with_clocks
 from analysis.facts import FACTS, setting_facts, values_of, version_facts
 from analysis.iou import COUNTS
 from analysis.load import FINAL_FATES, load_study
@@ -24,7 +25,6 @@ from analysis.machines import (
     clashes_of,
     clocks_differ,
     start_seconds,
-    with_clocks,
 )
 from analysis.older import load_reference
 from analysis.options import OPERATIONAL, flat_options, labels, shown

@@ -302,10 +302,9 @@ def words_of(study: Study) -> dict[str, str]:
 
 
 def as_csv(table: pd.DataFrame) -> bytes:
-    """Return UTF-8 with one header line, ten digits, empty where a value is not known."""
-    return cleaned(table, _inert).to_csv(index=False, lineterminator="\n", float_format=FLOAT_FORMAT).encode()
+    """Return UTF-8 with one header line, ten digits, empty where a value is not known.
 
-
-def _inert(text: object) -> str:
-    """Return a text that no spreadsheet takes for a formula."""
-    return FORMULA.sub(r"'\g<0>", clean(text))
+    No text is what a spreadsheet takes for a formula.
+    """
+    inert = cleaned(table, lambda text: FORMULA.sub(r"'\g<0>", clean(text)))
+    return inert.to_csv(index=False, lineterminator="\n", float_format=FLOAT_FORMAT).encode()

@@ -287,18 +287,6 @@ class Forest(Chart):
 
     def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:  # noqa: ARG002
         """Draw all rows, each with its number and its interval."""
-        self._set_axes(axes)
-        for row in records(self.rows, self.y):
-            y = self.lines.index((row["heading"], row["name"]))
-            style = SERIES_STYLES.get(row["framework"])
-            colour = style.colour if style and row["claimed"] else Colour.MUTED
-            axes.hlines(y, row[f"{self.y}_low"], row[f"{self.y}_high"], color=colour, linewidth=1.8)
-            (mark,) = axes.plot(row[self.y], y, style.marker if style else "D", color=colour, markersize=7)
-            title_marks(mark, [row["title"]])
-            number = Label(1, y, self.value(row), Colour.INK, bold=False)
-            write(axes, number, (10, 0), coordinates=("axes fraction", "data"))
-
-    def _set_axes(self, axes: Axes) -> None:
         values = np.append(self.ends(self.rows), self.equal)
         nothing = not np.nan_to_num(values).any()
         value_axis(axes, "x", np.array([-0.01, 0.01]) if nothing else values, log=self.equal > 0)
@@ -313,3 +301,12 @@ class Forest(Chart):
         is_named = any(name for _, name in self.lines)
         for text, (_, name) in zip(axes.get_yticklabels(), self.lines, strict=True):
             text.set_fontweight("bold" if is_named and not name else "normal")
+        for row in records(self.rows, self.y):
+            y = self.lines.index((row["heading"], row["name"]))
+            style = SERIES_STYLES.get(row["framework"])
+            colour = style.colour if style and row["claimed"] else Colour.MUTED
+            axes.hlines(y, row[f"{self.y}_low"], row[f"{self.y}_high"], color=colour, linewidth=1.8)
+            (mark,) = axes.plot(row[self.y], y, style.marker if style else "D", color=colour, markersize=7)
+            title_marks(mark, [row["title"]])
+            number = Label(1, y, self.value(row), Colour.INK, bold=False)
+            write(axes, number, (10, 0), coordinates=("axes fraction", "data"))
