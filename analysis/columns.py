@@ -38,13 +38,13 @@ _MAP_SHARES = """
             the workers with the wait for the slowest, writing maps, the rest; together 1"""
 
 
-def _repeats_of_undecided(_report: Report, table: pd.DataFrame) -> pd.DataFrame:
+def _repeats_of_undecided(table: pd.DataFrame) -> pd.DataFrame:
     decided = table["outcome"].str.endswith("faster")
     told = table["repeats_needed"].mask(decided | (table["repeats_needed"] > _MOST_REPEATS))
     return table.assign(repeats_needed=told)
 
 
-def _with_reasons(_report: Report, table: pd.DataFrame) -> pd.DataFrame:
+def _with_reasons(table: pd.DataFrame) -> pd.DataFrame:
     """Return what stands against "not inferior", where it is in doubt."""
     unclear = table["non_inferior"].isin(("no", "not shown"))
     return _without_zeros(table).assign(why_not=table["why"].where(unclear, ""))
@@ -191,7 +191,7 @@ TABLES = (
         "1 - efficiency in parts that sum to it; shares of the workers' time ([budget.md](budget.md)). "
         "Points without an overhead budget have no row.", "budget",
         "Lost efficiency in parts, with the most workers",
-        lambda _report, table: table.groupby(SERIES, sort=False).tail(1)),
+        lambda table: table.groupby(SERIES, sort=False).tail(1)),
     Table("difference.csv", lambda report: report.differences, _PAIR + """
         pairs | repeats that both have
         difference ± | ratio of throughputs, native DDP / Horovod, less 1: the sum of the parts
@@ -218,7 +218,7 @@ TABLES = (
         """,
         "One row per pair of hosts and job (`ping_pong = true` in the cluster file).",
         "budget", "MPI between two hosts, one message at a time, before the runs",
-        lambda _report, table: pair_table(table)),
+        pair_table),
     Table("iou.csv", lambda report: report.iou, _POINT + """
         seeds | runs with their own seed | seeds | ,.0f
         test_images | images evaluated in each
@@ -246,7 +246,7 @@ TABLES = (
         "Every score of a task that has more than one ([your_model.md](your_model.md)). The intervals are "
         "not corrected for the number of scores, and nothing is concluded from those that are not judged.",
         "iou", "further scores of the task: they have no margin, and nothing is decided by them",
-        lambda _report, table: table[~table["judged"].astype(bool)]),
+        lambda table: table[~table["judged"].astype(bool)]),
     Table("evaluation_scores.csv", lambda report: report.study.subject.scores, """
         run, epochs | epochs trained before it
         score | its name, as the task gives it
@@ -280,7 +280,7 @@ TABLES = (
         "Where a study has played runs (`training.plays`, [plan_quality.md](plan_quality.md)): the IoU of "
         "played and of real runs at every number of workers.", "played",
         "{score} of played and real runs at every number of workers",
-        lambda _report, table: _without_zeros(table)),
+        _without_zeros),
     Table("plan.csv", lambda report: report.played.plan, _POINT + """
         target_iou | as in `cost.csv` | {score} to reach | .2f
         runs, runs_to_target | played and real runs, and how many of them reach it
@@ -366,7 +366,7 @@ TABLES = (
         why | what the interval lacks
         """,
         "What to know before asking for nodes.", "request", "Predicted step time, efficiency and cost",
-        lambda _report, table: table[table["source"] != "measured"]),
+        lambda table: table[table["source"] != "measured"]),
     Table("predictions.csv", lambda report: report.predictions, """
         options, framework, knobs | the series | | point
         fitted_on | smallest and largest worker count of the fit | fitted on workers | text
@@ -451,7 +451,7 @@ TABLES = (
         withholds | true: neither framework is called faster where the fact says
         """,
         "", "fairness", "What is not equal, or not known",
-        lambda _report, table: table[table["mark"] != "yes"]),
+        lambda table: table[table["mark"] != "yes"]),
     Table("left_out.csv", lambda report: report.study.all_left_out, """
         run | name of its folder or log | run | run
         state | as in `unet-scaling status`: waiting, failed, resumable, diverged, invalid; of complete runs:

@@ -53,17 +53,7 @@ from analysis.stats import (
 )
 from analysis.study import NAMES, NAN, Array, Score
 from analysis.tables import COMPARE_LINES, Grid, as_csv, make_grid, text_column
-from analysis.text import (
-    after,
-    clean,
-    count,
-    lines,
-    listed,
-    page,
-    sentence,
-    series_name,
-    with_restriction,
-)
+from analysis.text import after, clean, count, lines, listed, page, sentence, series_name, with_restriction
 from analysis.trust import Light
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
 from unet_scaling.study.files import READABLE, write_atomically

@@ -7,13 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.beside import (
-    Estimate,
-    PredictedPoint,
-    PredictionFile,
-    prediction_inputs,
-    series_sha256,
-)
+from analysis.beside import Estimate, PredictedPoint, PredictionFile, prediction_inputs, series_sha256
 from analysis.predict import FARTHEST_HELD_RATIO, Series, all_series
 from analysis.stats import CONFIDENCE, median_intervals, share_interval, timed
 from analysis.study import NAN, POINT, SERIES, Array, Names, Study, bounded

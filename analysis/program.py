@@ -17,13 +17,7 @@ from analysis.assemble import Report, make_report
 from analysis.columns import TABLES, table_files
 from analysis.csv_table import load_csv
 from analysis.decide import Kind
-from analysis.exports import (
-    export_files,
-    played_short_columns,
-    reproduction,
-    speed_columns,
-    summary_markdown,
-)
+from analysis.exports import export_files, played_short_columns, reproduction, speed_columns, summary_markdown
 from analysis.figures.catalogue import FIGURES
 from analysis.figures.frame import Inputs
 from analysis.figures.svg import DrawnFigure, picture
@@ -142,7 +136,7 @@ def report_study(options: argparse.Namespace) -> int:
         write_report(report, folder)
     except OSError as error:
         raise UserError(f"the report cannot be written to {folder}: {error}; try --output") from None
-    print_report(report, folder=folder)
+    print_report(report, folder)
     print(f"\nreport: {folder}")
     return EXIT_OK
 
@@ -160,15 +154,14 @@ ANSWER_STYLES: Mapping[Kind, str] = {
 }  # fmt: skip
 
 
-def print_report(report: Report, folder: Path | None = None) -> None:
+def print_report(report: Report, folder: Path) -> None:
     """Print the answers, and where the report is; then points, runs left out, notes, diagnoses, verdicts.
 
     Long tables and lists are cut; a line says in which file the rest is. `folder`: where the report is.
     """
     console = report_console()
     _print_answers(report, console)
-    if folder is not None:
-        _print(console, f"report: {folder}")
+    _print(console, f"report: {folder}")
     score = report.study.score
     columns = [*speed_columns(report), number_column(score.title, "iou", ".3f")]
     bounded = ("speed-up", "difference to 1 worker", score.title)

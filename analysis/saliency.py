@@ -17,14 +17,7 @@ from scipy import special  # type: ignore[import-untyped]
 
 from analysis.answer import COST_TITLE, Answer
 from analysis.points import summarise
-from analysis.stats import (
-    CONFIDENCE,
-    SHARE,
-    coverage,
-    launches_of,
-    median_intervals,
-    share_interval,
-)
+from analysis.stats import CONFIDENCE, SHARE, coverage, launches_of, median_intervals, share_interval
 from analysis.study import NAN, POINT, Array, Explained, Study, bounded
 from analysis.text import bracketed, count, first_of, labelled, percent
 from analysis.trust import Tile

@@ -220,7 +220,7 @@ class Table:
     about: str = ""
     section: str = ""
     caption: str = ""
-    rows: Callable[[Report, pd.DataFrame], pd.DataFrame] = lambda _report, table: table
+    rows: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table
     leads: bool = False
 
     @cached_property
@@ -269,7 +269,7 @@ class Table:
     def grid(self, report: Report) -> Grid:
         """Return the table as the page shows it."""
         made = self.make(report)
-        rows = self.rows(report, made) if len(made) else made
+        rows = self.rows(made) if len(made) else made
         file = self.name(report)
         restricted = report.study.kind.restricted
         caption = capitalised(self.caption.format_map(words_of(report.study)))

@@ -104,11 +104,6 @@ def chart_number(value: float, form: str = ".3g") -> str:
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-def chart_interval(low: float, high: float, form: str = ".3g") -> str:
-    """Return an interval as a chart shows it, "[1.83, 1.91]"."""
-    return f"[{chart_number(low, form)}, {chart_number(high, form)}]"
-
-
 def chart_percent(share: float, decimals: int = 0) -> str:
     """Return a share as per cent, as a chart shows it; empty where not known."""
     return chart_number(100 * share, f".{decimals}f") + " %" if math.isfinite(share) else ""

@@ -193,7 +193,7 @@ def test_the_rule_that_keeps_the_iou_farthest_is_the_best_and_no_file_holds_a_se
 def test_the_page_of_the_documentation_shows_what_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_report(report_of(write_rules(tmp_path / "plan_quality")).report)
+    print_report(report_of(write_rules(tmp_path / "plan_quality")).report, tmp_path)
     printed = capsys.readouterr().out
     shown = r"^```\n(\[rate_scaling.*?)\.\.\.\n```$"
     (block,) = re.findall(shown, PAGE.read_text(), re.DOTALL | re.MULTILINE)

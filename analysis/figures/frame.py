@@ -33,7 +33,7 @@ from analysis.figures.style import (
     text_width,
 )
 from analysis.study import NAN, POINT, SERIES, Array, Study, bounded
-from analysis.text import Row, chart_interval, chart_number, chart_percent, clean, count, printable, resolved
+from analysis.text import Row, chart_number, chart_percent, clean, count, printable, resolved
 
 # More panels and marks than these can no longer be told apart on a page, nor more knobs by their line style.
 MOST_OPTIONS = 6
@@ -291,7 +291,8 @@ class Chart:
         if not low < high:
             return self.number(row[self.y])
         scale, form = (100, f"{self.form[:-1]}f") if "%" in self.form else (1, self.form)
-        return f"{self.number(row[self.y])} {chart_interval(scale * low, scale * high, form)}"
+        ends = ", ".join(chart_number(scale * end, form) for end in (low, high))
+        return f"{self.number(row[self.y])} [{ends}]"
 
     def ends(self, rows: pd.DataFrame) -> Array:
         """Return the values of rows with the ends of their intervals, (rows, 3)."""
