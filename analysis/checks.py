@@ -48,9 +48,8 @@ from analysis.facts import (
     TRAINING,
     WEIGHTS,
     Fact,
-    moved_between_attempts,
+    hosts,
     setting_facts,
-    share_cores,
     values_of,
     version_facts,
 )
@@ -291,7 +290,11 @@ def check_evaluated(subject: Checked) -> Check:
 
 def check_shared(subject: Checked) -> Check:
     """Check that GPU workers could not use each other's cores: shared devices have been refused."""
-    if sharing := sum(map(share_cores, subject.headers.values())):
+    sharing = 0
+    for header in subject.headers.values():
+        cores = [(worker.host, core) for worker in header.workers for core in worker.cores]
+        sharing += len(set(cores)) < len(cores)
+    if sharing:
         return no(f"devices are owned, but GPU workers of {count(sharing, 'run')} could use the same cores")
     return yes("every worker had a device, or cores, of its own")
 
@@ -299,10 +302,14 @@ def check_shared(subject: Checked) -> Check:
 def check_attempts(subject: Checked) -> Check:
     """Check the hosts of attempts, which may differ: code, cores and data that differ have been refused."""
     headers = subject.headers
-    moved = {run: hosts for run, header in headers.items() if (hosts := moved_between_attempts(header))}
+    moved = []
+    for run, header in headers.items():
+        used = {facts.attempt: " ".join(sorted(hosts([facts]))) for facts in header.attempts()}
+        if len(set(used.values())) > 1:
+            told = ", ".join(f"attempt {number} on {names}" for number, names in used.items())
+            moved.append(clean(f"{run} was resumed on other hosts ({told})"))
     if moved:
-        runs = [clean(f"{run} was resumed on other hosts ({hosts})") for run, hosts in moved.items()]
-        return no(first_of(runs, "run", _MOST_LISTED))
+        return no(first_of(moved, "run", _MOST_LISTED))
     resumed = sum(header.resumed is not None for header in headers.values())
     if not resumed:
         return yes("no run was resumed")

@@ -280,8 +280,7 @@ def paired_logarithms(
 ) -> Array:
     """Return the logarithm of each pair's ratio of throughputs, of the first arm over the second."""
     first, second = (pairs[f"{study.throughput}_{arm}"] for arm in arms)
-    ratios = first / second
-    return np.asarray(np.log(ratios), dtype=np.float64)
+    return np.asarray(np.log(first / second), dtype=np.float64)
 
 
 def outcome_of(

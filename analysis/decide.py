@@ -328,18 +328,25 @@ def _lost(study: Study, rows: Sequence[Row]) -> list[tuple[str, int, int]]:
 
 def _recommendation(options: str, candidates: CandidateSet, baseline_doubt: str) -> Recommendation:
     best = next((point for point in candidates.candidates if point.standing == "qualifies"), None)
-    if best is None or best.workers == 1:
-        return _without_larger(options, best, candidates, baseline_doubt)
-    alike = [other for other in candidates.others(best) if _is_as_good(best, other, candidates)]
-    return Recommendation(
-        options,
-        None if alike else best.framework,
-        best.workers,
-        candidates,
-        (best, *(other for other in alike if other.standing == "qualifies")),
-        tuple(other for other in alike if other.standing != "qualifies"),
-        _doubts(best, candidates.comparisons, baseline_doubt),
-    )
+    larger = candidates.larger
+    if best and best.workers > 1:
+        alike = [other for other in candidates.others(best) if _is_as_good(best, other, candidates)]
+        return Recommendation(
+            options,
+            None if alike else best.framework,
+            best.workers,
+            candidates,
+            (best, *(other for other in alike if other.standing == "qualifies")),
+            tuple(other for other in alike if other.standing != "qualifies"),
+            _doubts(best, candidates.comparisons, baseline_doubt),
+        )
+    if best and larger and all(point.standing == "excluded" for point in larger):
+        # A doubt about the baseline concerns this answer where an efficiency is the reason.
+        by_speed = any(point.criterion == "efficiency" for point in larger)
+        against = (baseline_doubt,) if baseline_doubt and by_speed else ()
+        return Recommendation(options, None, 1, candidates, (best,), doubts=against)
+    doubts = _doubts((larger or candidates.candidates)[0], candidates.comparisons, "")
+    return Recommendation(options, None, None, candidates, doubts=doubts)
 
 
 def _is_as_good(best: Candidate, other: Candidate, candidates: CandidateSet) -> bool:
@@ -349,19 +356,6 @@ def _is_as_good(best: Candidate, other: Candidate, candidates: CandidateSet) -> 
         return False
     row = candidates.comparison(best, other)
     return row is None or slower_framework(row) != other.framework
-
-
-def _without_larger(
-    options: str, best: Candidate | None, candidates: CandidateSet, baseline_doubt: str
-) -> Recommendation:
-    larger = candidates.larger
-    if best and larger and all(point.standing == "excluded" for point in larger):
-        # A doubt about the baseline concerns this answer where an efficiency is the reason.
-        by_speed = any(point.criterion == "efficiency" for point in larger)
-        against = (baseline_doubt,) if baseline_doubt and by_speed else ()
-        return Recommendation(options, None, 1, candidates, (best,), doubts=against)
-    doubts = _doubts((larger or candidates.candidates)[0], candidates.comparisons, "")
-    return Recommendation(options, None, None, candidates, doubts=doubts)
 
 
 def _doubts(best: Candidate, comparisons: Comparisons, baseline_doubt: str) -> tuple[str, ...]:

@@ -387,20 +387,6 @@ def is_sharing(reason: str) -> bool:
     return re.match(r"workers \d+ and \d+ share ", reason) is not None
 
 
-def share_cores(header: Header) -> bool:
-    """Return whether two workers of a run may run on the same core."""
-    cores = [(worker.host, core) for worker in header.workers for core in worker.cores]
-    return len(set(cores)) < len(cores)
-
-
 def hosts(attempts: Iterable[Provenance]) -> frozenset[str]:
     """Return the names of the hosts of all workers in these attempts."""
     return frozenset(worker.host for facts in attempts for worker in facts.workers)
-
-
-def moved_between_attempts(header: Header) -> str:
-    """Return the hosts of each attempt of a resumed run, where they were not the same; else nothing."""
-    used = {facts.attempt: " ".join(sorted(hosts([facts]))) for facts in header.attempts()}
-    if len(set(used.values())) < 2:
-        return ""
-    return ", ".join(f"attempt {number} on {names}" for number, names in used.items())

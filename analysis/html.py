@@ -54,10 +54,7 @@ KIND_WORDS: dict[Kind, str] = {
 }
 
 
-def report_page(
-    report: Report,
-    figures: Mapping[str, Sequence[DrawnFigure]],
-) -> str:
+def report_page(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> str:
     """Return the report as HTML. The template escapes every text; figures are the project's own SVG.
 
     `figures` returns those of a section.
@@ -294,10 +291,7 @@ FOUND: Mapping[str, Callable[[Report], Sequence[str]]] = {
 }
 
 
-SeenRow = tuple[str, list[tuple[str, str, str]]]
-
-
-def seen_rows(study: Study) -> list[SeenRow]:
+def seen_rows(study: Study) -> list[tuple[str, list[tuple[str, str, str]]]]:
     """Return for each chosen image its name and its pictures, (source, title, numbers) each.
 
     Of the first repeat whose run on 1 worker left pictures: its run, and that of each framework on the most

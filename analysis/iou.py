@@ -24,6 +24,7 @@ from analysis.stats import (
     FEWEST_REPEATS,
     RECOMMENDED_REPEATS,
     SHARE,
+    add_bounded,
     coverage,
     launches_of,
     median_intervals,
@@ -333,6 +334,5 @@ def task_scores(study: Study) -> pd.DataFrame:
     table["seeds"] = launches.sizes
     values = runs["value"].to_numpy(dtype=np.float64)
     of_share, of_any = (launches.bounded(values, possible) for possible in (SHARE, ANY))
-    bounded = np.where(table["judged"], of_share, of_any)
-    table["value"], table["value_low"], table["value_high"] = bounded
+    add_bounded(table, "value", np.where(table["judged"], of_share, of_any))
     return table[TASK_SCORE_COLUMNS].reset_index(drop=True)

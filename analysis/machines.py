@@ -433,10 +433,10 @@ def check_asked(subject: Checked) -> Check:
     be chosen by their results: a repeat that left nothing between those that are read, or quiet launches, or
     most of a framework's, that were made again in one framework more than in the other.
     """
-    study, sides_of = subject.study, subject.sides
+    study = subject.study
     asked = study.asked
     if asked is None:
-        for pair, both in sides_of.items():
+        for pair, both in subject.sides.items():
             for side in both:
                 repeats = {row["repeat"] for row in side}
                 missing = sorted(set(range(min(repeats), max(repeats))) - repeats)
@@ -446,7 +446,7 @@ def check_asked(subject: Checked) -> Check:
         return not_known("no study.json says what was asked for")
     pairs = {
         pair: [asked_at(asked, (row["run"] for row in side)) for side in both]
-        for pair, both in sides_of.items()
+        for pair, both in subject.sides.items()
     }
     short = [fact for pair, arms in pairs.items() if (fact := _short(study, pair, arms))]
     facts = [f"repeats read of those asked for: {first_points(short)}"] if short else []

@@ -463,7 +463,6 @@ def _predicted(series: Series, largest: Row, epochs: float) -> Iterator[tuple[An
     """Yield the rows of the counts beyond the largest measured one, up to twice as many."""
     if series.why_unpredictable:
         return
-    fitted = series.fitted
     most = int(largest["workers"])
     # Epochs have as many images as those of the largest count.
     work = float(largest["throughput"] / largest["epochs_per_second"]) * epochs / SECONDS_PER_HOUR
@@ -471,7 +470,7 @@ def _predicted(series: Series, largest: Row, epochs: float) -> Iterator[tuple[An
     counts = {round(each) for each in np.linspace(most, 2 * most, MOST_PREDICTED_POINTS + 1)} - {most}
     for workers in sorted(counts):
         at = series.counts.at(workers)
-        forecast = fitted.at(at, series.work)
+        forecast = series.fitted.at(at, series.work)
         seconds = forecast.bounded
         efficiency = _efficiency(series.launches[0], forecast)
         hours = [workers * work * each / forecast.work for each in seconds]

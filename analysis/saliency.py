@@ -397,7 +397,7 @@ def _sameness(study: Study) -> Iterator[str]:
         # Those that most others equal; of equally many, those with the run that comes first.
         alike = max(([each for each in runs if digests[each] == digests[run]] for run in runs), key=len)
         same += len(alike) if len(alike) > 1 else 0
-        first, *_ = alike
+        first = alike[0]
         others = [run for run in runs if run not in alike]
         differing += [_difference(first, digests[first], run, digests[run]) for run in others]
     yield (
