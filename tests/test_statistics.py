@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from analysis.stats import bounds, coverage, replicates
+from analysis.study import BUDGET_COLUMNS
 from analysis.trust import outlying_launches, run_steadiness
 from tests.records import DIVERGED, near, result, write_run
 from tests.reports import report_of
@@ -172,7 +173,8 @@ def test_faster_is_withheld_where_other_processes_or_the_clock_may_be_most_of_it
 ) -> None:
     study = study_from({(NATIVE, 2): [100.0] * 5, ("horovod", 2): [horovod] * 5})
     slower = study.runs["framework"] == "horovod"
-    budgets = pd.DataFrame({"run": study.runs["run"], "frequency_mhz": np.where(slower, mhz, 3000.0)})
+    clocks = pd.DataFrame({"run": study.runs["run"], "frequency_mhz": np.where(slower, mhz, 3000.0)})
+    budgets = clocks.reindex(columns=list(BUDGET_COLUMNS))
     unequal = replace(study, runs=study.runs.assign(busy_share=np.where(slower, busy, 0.0)), budgets=budgets)
     assert ratios_of(unequal)["outcome"].tolist() == [outcome]
 
