@@ -21,6 +21,7 @@ from tests.machine import needs_a_core_each, quiet_machine
 from tests.records import write_run
 from unet_scaling import record
 from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT
+from unet_scaling.record import meter
 from unet_scaling.record.meter import NO_LENGTH, NO_MODEL, NOT_ONE_FORWARD, OTHER_LENGTH, PASSES_IN_UPDATE
 from unet_scaling.record.recording import count_samples
 from unet_scaling.study.config import PROJECT
@@ -198,10 +199,18 @@ def test_says_why_there_is_no_budget_and_records_the_speed_alone(
     assert (epoch.budget, epoch.no_budget, epoch.images) == (None, reason, BATCHES * BATCH)
 
 
-def test_an_epoch_that_is_left_early_or_has_no_batch_is_not_recorded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def no_memory(*_: object, **__: object) -> None:
+    raise MemoryError
+
+
+def test_an_epoch_that_cannot_begin_is_left_early_or_has_no_batch_is_not_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = Loop(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(meter, "phase_clock", no_memory)
+        with pytest.raises(MemoryError):
+            loop.train(loop.run.epoch(make_batches()))
     assert list(loop.run.epoch([])) == []
     for batch in loop.run.epoch(make_batches()):
         loop.step(batch)

@@ -1,15 +1,18 @@
 """The parts of the virtual cluster that need neither root nor Slurm: files, options, refusals."""
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from slurm.virtual import cluster, hosts
-from slurm.virtual.plan import Plan, command_line, load, plan_of, save, slurm_conf, task_prolog
+from slurm.virtual.plan import Plan, command_line, load, plan_file, plan_of, save, slurm_conf, task_prolog
 from tests.cluster import PROGRAM
 from unet_scaling.group.processor_quota import ProcessorHierarchy
+from unet_scaling.study.errors import UserError
 
 STATE = Path("/run/somewhere")
 
@@ -31,6 +34,34 @@ def test_a_slowed_cluster_leaves_no_group_behind(monkeypatch: pytest.MonkeyPatch
     cluster.remove_groups(STATE)
     assert not folder.exists()
     cluster.remove_groups(STATE)
+
+
+def test_ctrl_c_waits_until_a_daemon_is_inside_its_host_where_it_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan = Plan(tmp_path)
+    for folder in (plan.log("node1"), plan.process_file("node1")):
+        folder.parent.mkdir()
+    looks = iter([False, True])
+
+    def is_inside(*_: object) -> bool:
+        os.kill(os.getpid(), signal.SIGINT)
+        return next(looks)
+
+    monkeypatch.setattr(hosts, "enter", lambda *_: [])
+    monkeypatch.setattr(hosts, "_is_inside", is_inside)
+    with pytest.raises(KeyboardInterrupt):
+        hosts.start_daemon(plan, "node1", ["sleep", "60"])
+    assert list(looks) == []
+    daemon = psutil.Process(int(plan.process_file("node1").read_text()))
+    daemon.send_signal(signal.SIGINT)  # it holds none back itself
+    assert daemon.wait(10) == -signal.SIGINT
+
+
+def test_a_cluster_of_another_version_is_named(tmp_path: Path) -> None:
+    plan_file(tmp_path).write_text('{"hosts": 2, "accounting": false}')
+    with pytest.raises(UserError, match="another version of this program made it"):
+        load(tmp_path)
 
 
 def test_a_plan_survives_its_file(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import shutil
 import signal
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
@@ -297,7 +297,8 @@ def stop(plan: Plan, host: str) -> None:
     if process is None:
         raise UserError(f"{host} is not running; start it with: {command('start', plan.state, host)}")
     if host == CONTROLLER:
-        os.kill(process, signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGTERM)
         wait_until(lambda: running(plan, host) is None, seconds=10)
     else:
         hosts.set_link(plan, host, "down")

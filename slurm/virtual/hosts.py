@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from slurm.virtual.plan import Plan
@@ -21,6 +22,8 @@ SYSTEM_FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ENVIRONMENT = {"PATH": SYSTEM_FOLDERS, "LC_ALL": "C", "HOME": "/root"}
 # Daemons are ready within tenths of a second.
 PAUSE_SECONDS = 0.1
+# A process enters a host within milliseconds.
+ENTER_SECONDS = 0.001
 # SIGKILL acts at once, but a process in a call of the kernel ends only when the call returns.
 KILL_SECONDS = 10.0
 NAMESPACE_OPTIONS = {"net": "--net", "uts": "--uts", "ipc": "--ipc", "mount": "--mount"}
@@ -86,28 +89,43 @@ def attempt(
 def start_daemon(
     plan: Plan, host: str, arguments: Sequence[str], service: str = ""
 ) -> "subprocess.Popen[bytes]":
-    """Start a daemon inside a host, and note its process by the name of the host or of the `service`."""
+    """Start a daemon inside a host, and note its process by the name of the host or of the `service`.
+
+    Ctrl-C waits until it is inside: there `release` finds it.
+    """
     name = service or host
-    with plan.log(f"{name}.output").open("a") as output:
-        process = subprocess.Popen(
-            [*enter(plan, host), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=ENVIRONMENT,
-            start_new_session=True,
-        )
-    plan.process_file(name).write_text(str(process.pid))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        with plan.log(f"{name}.output").open("a") as output:
+            process = subprocess.Popen(
+                [*enter(plan, host), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=ENVIRONMENT,
+                start_new_session=True,
+                preexec_fn=partial(signal.pthread_sigmask, signal.SIG_SETMASK, before),
+            )
+        plan.process_file(name).write_text(str(process.pid))
+        while process.poll() is None and not _is_inside(plan, host, process.pid):
+            time.sleep(ENTER_SECONDS)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return process
 
 
 def running(plan: Plan, host: str) -> int | None:
     """Return the process of a host's daemon; None where it ended, and its id is another process's by now."""
-    with suppress(OSError, ValueError):  # it was never started, has ended, or is a zombie
+    with suppress(OSError, ValueError):  # it was never started
         process_id = int(plan.process_file(host).read_text())
-        if os.path.samestat(Path(f"/proc/{process_id}/ns/net").stat(), pin(plan, host).stat()):
-            return process_id
+        return process_id if _is_inside(plan, host, process_id) else None
     return None
+
+
+def _is_inside(plan: Plan, host: str, process_id: int) -> bool:
+    with suppress(OSError):  # it has ended, or is a zombie
+        return os.path.samestat(Path(f"/proc/{process_id}/ns/net").stat(), pin(plan, host).stat())
+    return False
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:

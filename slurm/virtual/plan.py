@@ -127,7 +127,10 @@ def load(state: Path) -> Plan:
     except (FileNotFoundError, NotADirectoryError):
         cure = f"start one with: {command('up', state)}"
         raise UserError(f"{state}: no virtual cluster is up here; {cure}") from None
-    return Plan(**content | {"state": state})
+    try:
+        return Plan(**content | {"state": state})
+    except TypeError:
+        raise UserError(f"{state}: another version of this program made it; take it down with that") from None
 
 
 def command(verb: str, state: Path, host: str = "") -> str:

@@ -107,6 +107,7 @@ def _missing(
 
 def _phases(clock: PartClock, seconds: float) -> SaliencyPhases:
     """Return where so many seconds of this worker went; what no part covers is other."""
+    assert clock.seconds.keys() <= SaliencyPhases.model_fields.keys(), clock.seconds
     spent = {name: sum(clock.seconds[name]) for name in SaliencyPhases.model_fields if name != "other"}
     return SaliencyPhases(**spent, other=max(0.0, seconds - sum(spent.values())))
 

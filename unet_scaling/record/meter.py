@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from unet_scaling.group.group import Group
 from unet_scaling.measure.counters import CounterMeter
@@ -70,6 +71,7 @@ class LoopHooks(Marks):
             optimizer = optimizer.optimizer  # type: ignore[attr-defined]
         self._model = model
         self._optimizer = optimizer
+        self._handles: tuple[RemovableHandle, ...] = ()
 
     def begin(self, clock: Clock) -> None:
         super().begin(clock)

@@ -21,7 +21,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -68,6 +68,7 @@ ERROR_DRAIN_SECONDS = 3.0
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 # What calls the parts of a run by name: the twin's main, and the loop over epochs (training_loop.py).
 CALLERS = ("main", "train_epochs")
+CURE_OF_DISK = "see that its disk can be written and has room, and launch it again"
 # As `main` calls what makes saliency maps.
 MAPS_PART = "explain"
 
@@ -117,10 +118,11 @@ def _next_attempt(path: Path) -> int:
     if path.stat().st_mode & stat.S_IWOTH:
         raise UserError(f"{path} may be written by anyone: chmod o-w {path}")
     record = path / RECORD_NAME
-    with or_user_error(f"{record} cannot be read", "move it away, or use another run folder", EXIT_BAD_DATA):
-        if record.exists() and read_record(record).complete:
-            cure = "a completed run is never touched. Use another run folder"
-            raise UserError(f"{record} is complete; {cure}")
+    cure = "move it away, or use another run folder"
+    # An attempt that is still alive may set it aside at any moment.
+    with or_user_error(f"{record} cannot be read", cure, EXIT_BAD_DATA), suppress(FileNotFoundError):
+        if read_record(record).complete:
+            raise UserError(f"{record} is complete; a completed run is never touched. Use another run folder")
     return len(attempt_records(path)) + record.exists() + 1
 
 
@@ -143,7 +145,7 @@ def take_run_folder(run: RunFolder, group: Group, claim: RunClaim) -> None:
 
 def _try_to_take(run: RunFolder, claim: RunClaim) -> str:
     """Return the owner whose end is waited for; empty where the folder is this attempt's."""
-    with or_user_error(f"{run.path} cannot be claimed"):
+    with or_user_error(f"{run.path} cannot be claimed", CURE_OF_DISK):
         owner = claim.try_to_take()
         if not owner:
             # Reports of an attempt of this number that was refused would explain how this one ends.
@@ -158,7 +160,7 @@ def new_record(run: RunFolder) -> RecordWriter:
     Raises UserError where it cannot be written, and where another attempt began meanwhile.
     """
     record = run.path / RECORD_NAME
-    with or_user_error(f"{record} cannot be written"):
+    with or_user_error(f"{record} cannot be written", CURE_OF_DISK):
         begun = len(attempt_records(run.path)) + record.exists()
         if begun + 1 != run.attempt or (record.exists() and read_record(record).complete):
             raise UserError(f"{run.path}: another attempt began while this one started; start it again")

@@ -68,7 +68,9 @@ def or_user_error(problem: str, cure: str = "", code: int = EXIT_USAGE) -> Itera
     try:
         yield
     except OSError as error:
-        parts = [f"{problem}: {error.strerror or error}", cure]
+        is_named = error.filename is None or str(error.filename) in problem
+        at = "" if is_named else f" ({error.filename})"
+        parts = [f"{problem}: {error.strerror or error}{at}", cure]
         raise UserError("; ".join(filter(None, parts)), code) from None
 
 
