@@ -68,7 +68,7 @@ ERROR_DRAIN_SECONDS = 3.0
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 # What calls the parts of a run by name: the twin's main, and the loop over epochs (training_loop.py).
 CALLERS = ("main", "train_epochs")
-CURE_OF_DISK = "see that its disk can be written and has room, and launch it again"
+CURE_OF_WRITING = "see that its disk can be written and has room, and launch it again"
 # As `main` calls what makes saliency maps.
 MAPS_PART = "explain"
 
@@ -145,7 +145,7 @@ def take_run_folder(run: RunFolder, group: Group, claim: RunClaim) -> None:
 
 def _try_to_take(run: RunFolder, claim: RunClaim) -> str:
     """Return the owner whose end is waited for; empty where the folder is this attempt's."""
-    with or_user_error(f"{run.path} cannot be claimed", CURE_OF_DISK):
+    with or_user_error(f"{run.path} cannot be claimed", CURE_OF_WRITING):
         owner = claim.try_to_take()
         if not owner:
             # Reports of an attempt of this number that was refused would explain how this one ends.
@@ -160,7 +160,7 @@ def new_record(run: RunFolder) -> RecordWriter:
     Raises UserError where it cannot be written, and where another attempt began meanwhile.
     """
     record = run.path / RECORD_NAME
-    with or_user_error(f"{record} cannot be written", CURE_OF_DISK):
+    with or_user_error(f"{record} cannot be written", CURE_OF_WRITING):
         begun = len(attempt_records(run.path)) + record.exists()
         if begun + 1 != run.attempt or (record.exists() and read_record(record).complete):
             raise UserError(f"{run.path}: another attempt began while this one started; start it again")
