@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 from slurm.virtual.plan import Plan
@@ -94,7 +93,8 @@ def start_daemon(
     Ctrl-C waits until it is inside: there `release` finds it.
     """
     name = service or host
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    noted: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
     try:
         with plan.log(f"{name}.output").open("a") as output:
             process = subprocess.Popen(
@@ -104,13 +104,14 @@ def start_daemon(
                 stderr=subprocess.STDOUT,
                 env=ENVIRONMENT,
                 start_new_session=True,
-                preexec_fn=partial(signal.pthread_sigmask, signal.SIG_SETMASK, before),
             )
         plan.process_file(name).write_text(str(process.pid))
         while process.poll() is None and not _is_inside(plan, host, process.pid):
             time.sleep(ENTER_SECONDS)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
+    for number in noted[:1]:
+        signal.raise_signal(number)
     return process
 
 
