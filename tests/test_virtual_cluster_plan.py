@@ -50,8 +50,13 @@ def test_ctrl_c_waits_until_a_daemon_is_inside_its_host_where_it_is_found(
 
     monkeypatch.setattr(hosts, "enter", lambda *_: [])
     monkeypatch.setattr(hosts, "_is_inside", is_inside)
-    with pytest.raises(KeyboardInterrupt):
-        hosts.start_daemon(plan, "node1", ["sleep", "60"])
+    # Started in the background of a shell, these tests would ignore it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            hosts.start_daemon(plan, "node1", ["sleep", "60"])
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert list(looks) == []
     daemon = psutil.Process(int(plan.process_file("node1").read_text()))
     daemon.kill()
