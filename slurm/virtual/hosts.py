@@ -116,7 +116,7 @@ def start_daemon(
 
 
 def running(plan: Plan, host: str) -> int | None:
-    """Return the process of a host's daemon; None where it ended, and its id is another process's by now."""
+    """Return the process of a host's daemon; None where it ended, also if its id is another's by now."""
     with suppress(OSError, ValueError):  # it was never started
         process_id = int(plan.process_file(host).read_text())
         return process_id if _is_inside(plan, host, process_id) else None

@@ -68,7 +68,7 @@ class Plan:
 
     @property
     def login_address(self) -> str:
-        """Return that of the caller's own shell, as the cluster sees it."""
+        """Return the address of the caller's own shell, as the cluster sees it."""
         return self.address(253)
 
     @property
