@@ -24,7 +24,7 @@ from unet_scaling.training_loop import build_step, explain, train_epochs
 def join_group(config: RunConfig) -> Group:
     """Join the other workers of the run."""
     identity, device = start_worker(config)
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     with rendezvous(identity, config, TCPStore) as store:
         distributed.init_process_group(backend, None, store.timeout, identity.size, identity.rank, store)
     announce_group(identity, device)
@@ -40,7 +40,7 @@ def distribute(model: nn.Module, optimizer: Optimizer, config: RunConfig) -> tup
     knobs = DistributedDataParallelKwargs(comm_hook=hook, **config.wrapper_arguments())
     accelerator = Accelerator(cpu=PartialState().device.type == "cpu", kwargs_handlers=[knobs])
     replica, optimizer = accelerator.prepare(model, optimizer)
-    replica.forward_sync_buffers = False
+    replica.broadcast_buffers = False
     return replica, optimizer
 
 

@@ -141,8 +141,16 @@ def _gpu_transport(facts: Provenance) -> list[str]:
     if not all(worker.device_uuid for worker in facts.workers):
         return []
     told = facts.transport
-    is_nccl = "NCCL" in told.get("built with", "").split()
+    is_nccl = "nccl" in f"{told.get('built with', '')} {told.get('backend', '')}".lower()
     return ["NCCL" if is_nccl else told.get("backend", told.get("controller", "not known")).upper()]
+
+
+def _float32(facts: Provenance) -> str | None:
+    """Return how all back ends compute in float32, or each of those that differ; None where not recorded."""
+    told = facts.float32 or {}
+    same = set(told.values())
+    each = told.items() if len(same) > 1 else ()
+    return ", ".join(f"{name} {value}" for name, value in each) or "".join(same) or None
 
 
 def _transport(framework: Framework, facts: Any) -> str | None:  # noqa: ANN401
@@ -190,6 +198,7 @@ FACTS: tuple[Fact, ...] = (
     Fact("machine", "workers on each host", "workers", DEVICES, _workers_per_host),
     *(Fact("machine", f"transport of {name}", "series", "", value) for name, value in _TRANSPORTS.items()),
     Fact("machine", "transport of GPUs", "", COMPUTING, each=_gpu_transport),
+    Fact("machine", "float32 arithmetic", "options", "", _float32),
     Fact("machine", "dilation", "all", "", lambda facts: f"{facts.dilation or 1:g}", stands="1"),
     Fact("machine", "link rate", "all", "", lambda facts: facts.link_rate or "not limited"),
     Fact("machine", "computing", "all", COMPUTING, lambda told: "emulated" if _profile(told) else "real",

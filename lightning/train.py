@@ -27,7 +27,7 @@ from unet_scaling.training_loop import build_step, explain, train_epochs
 def join_group(config: RunConfig) -> Group:
     """Join the other workers of the run."""
     identity, device = start_worker(config)
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     with rendezvous(identity, config, TCPStore) as store:
         distributed.init_process_group(backend, None, store.timeout, identity.size, identity.rank, store)
     announce_group(identity, device)
@@ -38,14 +38,16 @@ def distribute(model: nn.Module, optimizer: Optimizer, config: RunConfig) -> tup
     """Give every worker the weights of worker 0; from now on, average gradients over all workers."""
     # One node of as many devices as there are workers; each sees its own in every place.
     devices = [next(model.parameters()).device] * config.workers
-    knobs = {"forward_sync_buffers": False} | config.wrapper_arguments()
+    knobs = config.wrapper_arguments()
     strategy = DDPStrategy(parallel_devices=devices, cluster_environment=TorchElasticEnvironment(), **knobs)
     fabric = Fabric(strategy=strategy)
     fabric.launch()
     require_all_workers("Fabric", fabric.world_size, config)
     replica, optimizer = fabric.setup(model, optimizer)
+    wrapped = next(replica.children())
+    wrapped.broadcast_buffers = False
     if config.training.gradient_compression == "fp16":
-        next(replica.children()).register_comm_hook(None, fp16_compress_hook)
+        wrapped.register_comm_hook(None, fp16_compress_hook)
     return replica, optimizer
 
 

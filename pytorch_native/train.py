@@ -24,7 +24,7 @@ from unet_scaling.training_loop import build_step, explain, train_epochs
 def join_group(config: RunConfig) -> Group:
     """Join the other workers of the run."""
     identity, device = start_worker(config)
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     with rendezvous(identity, config, TCPStore) as store:
         distributed.init_process_group(backend, None, store.timeout, identity.size, identity.rank, store)
     return Group(identity, device, start_sum, {"backend": backend})
@@ -32,7 +32,8 @@ def join_group(config: RunConfig) -> Group:
 
 def distribute(model: nn.Module, optimizer: Optimizer, config: RunConfig) -> tuple[nn.Module, Optimizer]:
     """Give every worker the weights of worker 0; from now on, average gradients over all workers."""
-    replica = DistributedDataParallel(model, forward_sync_buffers=False, **config.wrapper_arguments())
+    replica = DistributedDataParallel(model, **config.wrapper_arguments())
+    replica.broadcast_buffers = False
     if config.training.gradient_compression == "fp16":
         replica.register_comm_hook(None, fp16_compress_hook)
     return replica, optimizer

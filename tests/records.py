@@ -30,6 +30,8 @@ from unet_scaling.study.study_file import OLDER_LOG_HEADER
 
 # More than any test's epoch has.
 GRADIENT_BYTES = 1_948_580  # of the reference network in float32
+# Of back ends, as they compute in it; two are enough here.
+FLOAT32 = {"cuda.matmul": "ieee", "cudnn.conv": "ieee"}
 TRAIN_IMAGES = 1_000_000
 PIXELS = 1_000_000
 WARMUP_SLOWDOWN = 4.0
@@ -123,6 +125,7 @@ def make_header(point: RunConfig, **changes: object) -> Header:
         "dirty": False,
         "versions": {"python": "3.11.2", "torch": "2.13.0"},
         "transport": make_transport(point.framework, is_gpu=is_gpu),
+        "float32": FLOAT32,
         "job": {},
         "manifest_sha256": digest("manifest"),
         "train_images": TRAIN_IMAGES,
@@ -139,7 +142,7 @@ def make_transport(framework: Framework, *, is_gpu: bool = False) -> dict[str, s
     """What carries the gradients, in the words of this framework's twin."""
     if framework == "horovod":
         return {"controller": "MPI", "built with": "MPI Gloo NCCL" if is_gpu else "MPI Gloo"}
-    return {"backend": "nccl" if is_gpu else "gloo"}
+    return {"backend": "cpu:gloo,cuda:nccl" if is_gpu else "gloo"}
 
 
 def make_compute(point: RunConfig) -> ComputeFacts | None:

@@ -24,7 +24,7 @@ from analysis.valid import impossible_values
 from slurm.study_folder import StudyFolder
 from tests.evidence import COMMITTED, evidence
 from tests.honest import Honest, Lines, write_honest
-from tests.records import digest
+from tests.records import FLOAT32, digest
 from tests.reports import report_of, reported
 from tests.tampering import (
     Change,
@@ -125,6 +125,8 @@ ON_CPUS: list[tuple[str, Change, str, str]] = [
     ("Header.commit", header(commit="another"), REFUSED, "another"),
     ("Header.dirty", header(dirty=True), REFUSED, "True"),
     ("Header.versions", header(versions=lambda to: to.versions | {"torch": "2.1"}), REFUSED, "2.1"),
+    ("Header.float32", header(float32=dict.fromkeys(FLOAT32, "tf32")), REFUSED, "tf32"),
+    ("Header.float32", header(float32=FLOAT32 | {"cudnn.conv": "tf32"}), REFUSED, "cudnn.conv tf32"),
     ("Header.dilation", header(dilation=4.0), REFUSED, "dilated"),
     ("Header.link_rate", header(link_rate="1gbit"), REFUSED, "1gbit"),
     ("Header.config", config(training={"learning_rate": 1.0}), UNMATCHED, ""),

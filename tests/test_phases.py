@@ -142,7 +142,7 @@ def test_a_long_epoch_is_gathered_in_blocks_to_the_same_sums(
     assert (table["epoch"], table["step"]) == ([3] * 5, [0, 1, 2, 3, 4])
     phases = np.full((5, len(Phase)), 0.01)
     phases[3, Phase.FORWARD] = 2.0
-    budget = gather_budget(single_worker(), 0, phases, None)
+    budget = gather_budget(single_worker(), 0, phases, np.nan, None)
     assert budget is not None
     assert budget.longest_step == LongestStep(step=3, seconds=2.06, worker=0, work_seconds=2.05)
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.cluster import free_port
+from tests.records import make_workers
 from tests.studies import make_point, make_run
 from unet_scaling.group import group
 from unet_scaling.group import worker as worker_module
@@ -184,6 +185,22 @@ def test_what_makes_workers_no_group_is_refused_on_all_alike(
     (one, other), _ = in_threads(2, verify)
     assert one == other
     assert len(in_threads(2, lambda own: verify_group(own, point, {}))[0][1]) == 2
+
+
+def test_workers_on_one_gpu_are_refused_before_nccl_is_asked_even_where_sharing_is_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on_one = [facts.model_copy(update={"device_uuid": "GPU-1"}) for facts in make_workers(2, device="H100")]
+    monkeypatch.setattr(worker_module, "own_facts", lambda own, *_: on_one[own.rank])
+    point = make_point(Path("/images"), workers=2, shared_devices=True)
+
+    def verify(own: Group) -> str:
+        with pytest.raises(UserError, match="NCCL takes each GPU once") as refused:
+            verify_group(own, point, {})
+        return str(refused.value)
+
+    (one, other), _ = in_threads(2, verify)
+    assert one == other
 
 
 def test_the_first_worker_with_another_version_is_named_with_both(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,9 @@ import torch
 from torch import nn
 
 from tests.studies import make_point
+from unet_scaling.group.worker import float32_precision
 from unet_scaling.model import UNet
-from unet_scaling.run.training_state import weights_sha256
+from unet_scaling.run.training_state import set_float32_precision, weights_sha256
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 from unet_scaling.training import build_model, learning_rate, load_task
@@ -50,6 +53,43 @@ def test_weights_follow_from_the_seed_alone() -> None:
 def test_every_weight_is_contiguous_as_horovod_needs() -> None:
     model = build_model(load_task(make_point(NOWHERE, channels_last=True)), CPU, nn.SyncBatchNorm)
     assert all(parameter.is_contiguous() for parameter in model.parameters())
+
+
+@pytest.fixture
+def restored_precision() -> Iterator[None]:
+    yield
+    set_float32_precision("fp32")
+
+
+@pytest.mark.usefixtures("restored_precision")
+@pytest.mark.parametrize(("asked", "computed"), [("fp32", "ieee"), ("tf32", "tf32"), ("bf16", "ieee")])
+def test_every_back_end_computes_float32_as_asked(asked: str, computed: str) -> None:
+    # As torch 2.11 does: the one setting for all leaves convolutions as they are.
+    cudnn: Any = torch.backends.cudnn
+    cudnn.conv.fp32_precision = "ieee" if computed == "tf32" else "tf32"
+    build_model(load_task(make_point(NOWHERE, precision=asked)), CPU, nn.SyncBatchNorm)
+    assert set(float32_precision().values()) == {computed}
+    # torch refuses to read these where former and new settings differ, and torch.compile reads them.
+    assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == (computed == "tf32")
+
+
+class Stubborn:
+    """A back end that stays in TF32, whatever it is told."""
+
+    fp32_precision = property(lambda _: "tf32", lambda _, value: None)
+
+
+@pytest.mark.usefixtures("restored_precision")
+def test_a_back_end_that_does_not_follow_trains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.backends.cudnn, "conv", Stubborn())
+        with pytest.raises(UserError, match=r"cudnn\.conv gives 'tf32'"):
+            set_float32_precision("fp32")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for asked, override, is_refused in (("fp32", "1", True), ("tf32", "0", True), ("bf16", "0", False)):
+        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
+        with pytest.raises(UserError, match="NVIDIA_TF32_OVERRIDE") if is_refused else nullcontext():
+            set_float32_precision(asked)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unet_scaling.data.batches import Batch, RunData
+from unet_scaling.group.group import wait_for_device
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.group.worker import keep_memory
 from unet_scaling.measure.epoch_meter import NO_CLOCK, Clock
@@ -27,6 +28,7 @@ from unet_scaling.run.training_state import (
     leaving_no_trace,
     load_weights,
     played_statistics,
+    set_float32_precision,
 )
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError, optional_part
@@ -77,12 +79,6 @@ def learning_rate(config: RunConfig, epoch: int) -> float:
     return training.learning_rate * factor / divisor
 
 
-def set_precision(config: RunConfig) -> None:
-    """Let float32 mean what the run asks for: torch would else allow TF32 in the convolutions of a GPU."""
-    is_tf32 = config.training.precision == "tf32"
-    torch.backends.fp32_precision = "tf32" if is_tf32 else "ieee"  # type: ignore[attr-defined]
-
-
 def load_task(config: RunConfig) -> Task:
     """Return the task of a run: that of its file, or the built-in U-Net. Raises UserError as `FileTask`."""
     if not config.has_own_task:
@@ -106,7 +102,8 @@ def build_model(task: Task, device: torch.device, synchronized_norm: Norm) -> nn
         raise UserError(
             "model.batch_norm = 'sync': the frameworks have it for GPUs only; use 'local' or 'off'"
         )
-    set_precision(config)
+    set_float32_precision(training.precision)
+    torch.backends.cudnn.benchmark = training.cudnn_benchmark
     torch.manual_seed(config.seed)
     model = task.build_model(synchronized_norm)
     if training.initial_weights is not None:
@@ -234,6 +231,7 @@ class Step:
         with leaving_no_trace(self.model):
             self.model.train()
             self.average_gradients(self.players, next(data.steps(0, NO_CLOCK)), NO_CLOCK)
+            wait_for_device(data.group.device)
             buffers_that_differ(self.model, data.group)
         self.optimizer.zero_grad()
         if self._played:
@@ -257,9 +255,10 @@ class Step:
 
     def update(self, clock: Clock) -> None:
         """Update the weights by the gradients, unless these are not finite."""
-        if not self.config.is_emulated:
-            self.guard.check()
-        self.twin.update(self.optimizer)
+        with blocking:
+            if not self.config.is_emulated:
+                self.guard.check()
+            self.twin.update(self.optimizer)
         clock.mark(Phase.OPTIMIZER)
 
     def own_state(self) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import islice
 from multiprocessing import forkserver, resource_tracker
 from typing import Any, NamedTuple, Protocol
 
@@ -26,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from unet_scaling.data.images import PackedBatch, Verification
+from unet_scaling.data.images import PackedBatch, Verification, send
 from unet_scaling.data.order import Indices, Split, epoch_order, test_share_of_worker, worker_batches
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import STOP_SIGNALS
@@ -122,8 +123,15 @@ class RunData(ABC):
         gathered: Iterator[Batch] = map(self.source.gather, requested)
         if config.data.loader_workers:
             gathered = self._prefetcher.batches(requested)
+        loader = AheadLoader(self, gathered) if self.group.device.type == "cuda" else Loader(self, gathered)
         for step in remaining:
-            yield (self._transformed(self._next(gathered, clock), epoch, indices, clock) for indices in step)
+            yield self._batches(step, loader, epoch, clock)
+
+    def _batches(self, step: Indices, loader: "Loader", epoch: int, clock: Clock) -> Iterator[Batch]:
+        for indices in step:
+            yield self._transformed(loader.take(clock), epoch, indices, clock)
+            # Whoever takes the batches comes back here once a batch's passes are queued on the device.
+            loader.load_ahead(clock)
 
     @cached_property
     def _prefetcher(self) -> "Prefetcher":
@@ -143,17 +151,77 @@ class RunData(ABC):
         self.verification.require_whole()
         packed = next(gathered)
         clock.mark(Phase.DATA_WAIT)
-        batch = self._on_device(packed)
+        batch = self.converted(self.sent(packed))
         clock.mark(Phase.HOST_TO_DEVICE)
         return batch
 
     @abstractmethod
-    def _on_device(self, packed: Batch) -> Batch:
-        """Bring a batch to the worker's device."""
+    def sent(self, packed: Batch) -> Batch:
+        """Return a batch on the worker's device, as it was gathered; the host does not wait for it."""
+
+    @abstractmethod
+    def converted(self, sent: Batch) -> Batch:
+        """Return a batch that is on the device as floats, in the layout asked for."""
 
     @abstractmethod
     def _transformed(self, batch: Batch, epoch: int, indices: Indices, clock: Clock) -> Batch:
         """Return the batch of these training samples as it is trained on in this epoch."""
+
+
+class Loader:
+    """Brings the batches of an epoch to the device of its worker as they are taken."""
+
+    def __init__(self, data: RunData, gathered: Iterator[Batch]) -> None:
+        self._data = data
+        self._gathered = gathered
+
+    def take(self, clock: Clock) -> Batch:
+        """Return the next batch. Raises UserError where it cannot be loaded."""
+        return self._data._next(self._gathered, clock)
+
+    def load_ahead(self, clock: Clock) -> None:
+        """Load the batch after the one that was taken, where that hides behind work of the device."""
+
+
+class AheadLoader(Loader):
+    """Has one batch on its way to a GPU while the GPU works on the one before, for all frameworks alike.
+
+    Batches are copied from pinned memory on a stream of their own, so that neither the host nor the training
+    stream waits for a copy that is done in time.
+    """
+
+    def __init__(self, data: RunData, gathered: Iterator[Batch]) -> None:
+        super().__init__(data, gathered)
+        self._device = data.group.device
+        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self._sent: list[Batch | UserError] = []
+
+    def take(self, clock: Clock) -> Batch:
+        if not self._sent:
+            self._load(clock)
+        sent = self._sent.pop()
+        if isinstance(sent, UserError):
+            raise sent
+        training = torch.cuda.current_stream(self._device)
+        training.wait_stream(self._stream)
+        _mapped(sent, lambda tensor: tensor.record_stream(training))  # whose memory was made on the other one
+        batch = self._data.converted(sent)
+        clock.mark(Phase.HOST_TO_DEVICE)
+        return batch
+
+    def load_ahead(self, clock: Clock) -> None:
+        # DDP's stream waits for the averages here already: what follows is no waiting for them.
+        clock.mark(Phase.SYNC)
+        self._load(clock)
+
+    def _load(self, clock: Clock) -> None:
+        with torch.cuda.stream(self._stream):
+            try:
+                self._data.verification.require_whole()
+                self._sent += map(self._data.sent, islice(self._gathered, 1))
+            except UserError as error:
+                self._sent.append(error)  # raised when it is taken: now gradients are being averaged
+        clock.mark(Phase.DATA_WAIT)
 
 
 class ImageSource(Protocol):
@@ -204,8 +272,11 @@ class ImageData(RunData):
         top, left, height, width = self.source.boxes[self.split.test[position]].tolist()
         return replace(batch, box=(top, left, height, width))
 
-    def _on_device(self, packed: PackedBatch) -> ImageBatch:
-        return ImageBatch(*to_device(*packed, self.group.device, self.config.training.channels_last))
+    def sent(self, packed: PackedBatch) -> PackedBatch:
+        return transfer(*packed, self.group.device)
+
+    def converted(self, sent: PackedBatch) -> ImageBatch:
+        return ImageBatch(*to_floats(*sent, self.config.training.channels_last))
 
     def _transformed(self, batch: ImageBatch, epoch: int, indices: Indices, clock: Clock) -> ImageBatch:
         data = self.config.data
@@ -230,7 +301,7 @@ def to_device(
 
 def transfer(images: Tensor, masks: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the same bytes on the device; nothing is copied where that is the CPU."""
-    return images.to(device, non_blocking=True), masks.to(device, non_blocking=True)
+    return send(images, device), send(masks, device)
 
 
 def to_floats(images: Tensor, masks: Tensor, channels_last: bool) -> tuple[Tensor, Tensor]:
@@ -296,7 +367,7 @@ def draw(seed: int, epoch: int, images: Indices) -> Draws:
 
 
 def _per_image(values: Draws, images: Tensor) -> Tensor:
-    return torch.from_numpy(values.astype(np.float32)).to(images.device).view(-1, 1, 1, 1)
+    return send(torch.from_numpy(values.astype(np.float32)), images.device).view(-1, 1, 1, 1)
 
 
 def _select(maps: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -304,7 +375,7 @@ def _select(maps: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     device = maps.device
     numbers = torch.arange(len(maps), device=device)[:, None, None]
     pixels = maps.permute(0, 2, 3, 1)
-    selected = pixels[numbers, rows.to(device)[:, :, None], columns.to(device)[:, None, :]]
+    selected = pixels[numbers, send(rows, device)[:, :, None], send(columns, device)[:, None, :]]
     selected = selected.permute(0, 3, 1, 2)
     channels_last = maps.stride(1) == 1
     return selected if channels_last else selected.clone(memory_format=torch.contiguous_format)
@@ -347,13 +418,16 @@ class SampleData(RunData):
 
     def batch(self, indices: Indices, epoch: int | None = None) -> Batch:
         """Return a batch of these samples on the device; training samples as they are in `epoch`."""
-        batch = self._on_device(self.source.gather(indices))
+        batch = self.converted(self.sent(self.source.gather(indices)))
         if self.transform is None:
             return batch
         return self.transform(batch, None if epoch is None else self._seeds(epoch, indices))
 
-    def _on_device(self, packed: Batch) -> Batch:
-        return _moved(packed, self.group.device, self.config.training.channels_last)
+    def sent(self, packed: Batch) -> Batch:
+        return _mapped(packed, lambda tensor: send(tensor, self.group.device))
+
+    def converted(self, sent: Batch) -> Batch:
+        return _mapped(sent, _channels_last) if self.config.training.channels_last else sent
 
     def _transformed(self, batch: Batch, epoch: int, indices: Indices, clock: Clock) -> Batch:
         if self.transform is None:
@@ -368,21 +442,26 @@ class SampleData(RunData):
             np.random.PCG64([self.config.seed, epoch, int(index), TRANSFORM_STREAM]).random_raw()
             for index in indices
         ]
-        return torch.tensor([number >> (64 - SEED_BITS) for number in raw], device=self.group.device)
+        return send(torch.tensor([number >> (64 - SEED_BITS) for number in raw]), self.group.device)
 
 
-def _moved(batch: Batch, device: torch.device, channels_last: bool) -> Batch:
-    """Return the tensors of a batch on the device; images [b, C, H, W] of floats in the layout asked for."""
+def _channels_last(tensor: Tensor) -> Tensor:
+    """Return images [b, C, H, W] of floats stored channels-last, other tensors as they are."""
+    if tensor.dim() == 4 and tensor.is_floating_point():
+        return tensor.to(memory_format=torch.channels_last)
+    return tensor
+
+
+def _mapped(batch: Batch, function: Callable[[Tensor], Any]) -> Batch:
+    """Return the batch with each of its tensors replaced by what the function makes of it."""
     if isinstance(batch, Tensor):
-        if channels_last and batch.dim() == 4 and batch.is_floating_point():
-            return batch.to(device, non_blocking=True, memory_format=torch.channels_last)
-        return batch.to(device, non_blocking=True)
+        return function(batch)
     if isinstance(batch, dict):
-        return {key: _moved(each, device, channels_last) for key, each in batch.items()}
+        return {key: _mapped(each, function) for key, each in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_moved(each, device, channels_last) for each in batch))
+        return type(batch)(*(_mapped(each, function) for each in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(_moved(each, device, channels_last) for each in batch)
+        return type(batch)(_mapped(each, function) for each in batch)
     return batch
 
 

@@ -58,6 +58,7 @@ from unet_scaling.data.pixels import (
     to_image,
     to_mask_values,
 )
+from unet_scaling.group.watchdog import blocking
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError, or_user_error
 from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
 from unet_scaling.study.options import Data
@@ -275,6 +276,14 @@ class CachedImages:
         return images.permute(0, 3, 1, 2), torch.from_numpy(self.masks[indices])
 
 
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on the device, by way of pinned memory: else the host would wait for the device."""
+    if device.type == "cpu" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    with blocking:
+        return tensor.pin_memory().to(device, non_blocking=True)
+
+
 class ResidentImages:
     """The bytes of a cache, kept on a device, so that nothing is left to load; a batch is gathered there."""
 
@@ -292,7 +301,7 @@ class ResidentImages:
 
     def gather(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Return a batch as `ImageSource.gather` does, on the device."""
-        chosen = torch.from_numpy(indices).to(self._device)
+        chosen = send(torch.from_numpy(indices), self._device)
         return self._images[chosen].permute(0, 3, 1, 2), self._masks[chosen]
 
 

@@ -148,6 +148,9 @@ def examine_torch(reporter: Reporter, workers: int) -> None:
         operations_per_second=speed,
     )
     group.gather_array(np.zeros(LARGE_MESSAGE_BYTES // 8))
+    if group.device.type == "cuda":
+        with blocking:  # by NCCL, as gradients travel
+            group.sum_over_workers(torch.zeros(LARGE_MESSAGE_BYTES // 4, device=group.device)).cpu()
     reporter.update(stage="measured")
     twin["leave_group"]()
     with suppress(ImportError):  # a study of native DDP needs no Horovod

@@ -20,6 +20,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 # Short beside any time-out, long beside the sum that a beat costs.
 PROGRESS_SECONDS = 0.5
 WORD_BYTES = 4
+CPU = torch.device("cpu")
 # 64 MiB: one worker after the other fills it, so that no sum is larger than what is gathered.
 WORDS_AT_ONCE = 2**24
 
@@ -28,16 +29,20 @@ WORDS_AT_ONCE = 2**24
 class Group:
     """This worker among all workers of the run.
 
-    `start_sum` is the framework's: it begins to sum a tensor of the worker's device over all workers, in
-    place, and returns what waits for the end. Outside the training step nothing else is exchanged; gathering
-    and barriers are sums too.
-    `transport` says what carries the sums, in the framework's own words.
+    `start_sum` is the framework's: it begins to sum a tensor over all workers, in place, and returns what
+    waits for the end. Outside the training step nothing else is exchanged; gathering and barriers are sums
+    too.
+    `transport` says what carries the sums of the worker's device, in the framework's own words.
+    Gathering and barriers use the CPU: they come before NCCL is asked for anything, and a worker that waits
+    in one waits in a call that returns, or fails, on the host.
     """
 
     identity: Identity
     device: torch.device
     start_sum: Callable[[Tensor], Callable[[], object]]
     transport: dict[str, str]
+    # Of a script's group, which may be NCCL's alone.
+    sum_device: torch.device = CPU
 
     @property
     def rank(self) -> int:
@@ -55,7 +60,7 @@ class Group:
     def wait_for_all(self) -> None:
         """Return when every worker has called this: a barrier."""
         with blocking:
-            self.sum_over_workers(torch.ones(1, device=self.device)).item()
+            self.sum_over_workers(torch.ones(1, device=self.sum_device)).item()
 
     def gather_numbers(self, value: float) -> list[float]:
         """Return every worker's value in float64, by rank, on every worker."""
@@ -64,7 +69,7 @@ class Group:
     def gather_array(self, own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return every worker's array, [workers, ...] by rank, on every worker; in one sum."""
         # Each worker fills its own row of zeros: the sum holds the rows of all.
-        rows = torch.zeros(self.size, *own.shape, dtype=torch.float64, device=self.device)
+        rows = torch.zeros(self.size, *own.shape, dtype=torch.float64, device=self.sum_device)
         rows[self.rank] = torch.from_numpy(own)
         with blocking:
             gathered: npt.NDArray[np.float64] = self.sum_over_workers(rows).cpu().numpy()
@@ -92,7 +97,7 @@ class Group:
             begin, end = (min(max(place - start, 0), len(row)) for place in (first, first + len(own)))
             row[begin:end] = own[start + begin - first : start + end - first]
             with blocking:
-                row = self.sum_over_workers(row.to(self.device)).cpu()
+                row = self.sum_over_workers(row.to(self.sum_device)).cpu()
             if everywhere or self.rank == 0:
                 kept += row.numpy().tobytes()
         starts = [WORD_BYTES * sum(words[:rank]) for rank in range(self.size)]
@@ -134,7 +139,7 @@ class Group:
             rows[self.rank, 0] = is_over
             # The seconds that an action has worked, in some milliseconds: it gets on where they change.
             rows[self.rank, 1] = 0 if is_over else round(seconds_worked(waiting), 2)
-            rows = self.sum_over_workers(rows.to(self.device)).cpu()
+            rows = self.sum_over_workers(rows.to(self.sum_device)).cpu()
             if rows[:, 0].all():
                 return
             if progress is None or not torch.equal(rows, progress):
@@ -142,6 +147,13 @@ class Group:
             progress = rows
 
 
-def single_worker(device: torch.device = torch.device("cpu"), launcher: str = "none") -> Group:  # noqa: B008
+def wait_for_device(device: torch.device) -> None:
+    """Return when all that is queued on a GPU is done: also sums over all workers, which others may delay."""
+    if device.type == "cuda":
+        with blocking:
+            torch.cuda.synchronize(device)
+
+
+def single_worker(device: torch.device = CPU, launcher: str = "none") -> Group:
     """Return a group of one worker without a framework: a sum is the tensor itself."""
     return Group(Identity(0, 1, 0, launcher), device, lambda _: lambda: None, {})

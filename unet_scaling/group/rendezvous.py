@@ -48,6 +48,7 @@ WITHOUT_NCCL = (
     "Horovod is built without NCCL, by which native DDP averages on GPUs: build it with "
     "HOROVOD_GPU_OPERATIONS=NCCL, as environment/install.sh does where it finds a CUDA toolkit"
 )
+NCCL_ERROR_VARIABLE = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 POLL_SECONDS = 0.05
 # Objects of torch and of Horovod, whose classes only a twin may import: a TCPStore, and the module.
 Store = Any
@@ -75,6 +76,8 @@ def rendezvous(
             with blocking:
                 yield None
             return
+    # NCCL would end a process whose peer is lost by SIGABRT, without a word: the watchdog reports it.
+    os.environ.setdefault(NCCL_ERROR_VARIABLE, "0")
     limit_seconds = round(dilated(config.training.timeout_seconds))
     host, port = rendezvous_address(os.environ) if identity.size > 1 else ("localhost", 0)
     store = None

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,10 @@ LONGEST_VALUE = 200  # characters; longer paths tell their digest
 VALUE_DIGEST_CHARACTERS = 12
 # From mpi.h of MPICH and Open MPI, whichever is longer.
 MPI_VERSION_CHARACTERS = 8192
+# Of torch.backends: what multiplies matrices and convolves, on GPUs and on CPUs.
+FLOAT32_BACK_ENDS = (
+    "cuda.matmul", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn",
+)  # fmt: skip
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -214,9 +219,15 @@ def versions() -> dict[str, str]:
         by_name["cuda"] = str(torch.version.cuda)
         nccl: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
         by_name["nccl"] = ".".join(str(part) for part in nccl)
+        by_name["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
         if NVIDIA_DRIVER.exists():
             by_name["driver"] = NVIDIA_DRIVER.read_text().splitlines()[0]
     return by_name
+
+
+def float32_precision() -> dict[str, str]:
+    """Return how each back end computes in float32, by its name: "ieee", "tf32" or "none", its default."""
+    return {name: attrgetter(name)(torch.backends).fp32_precision for name in FLOAT32_BACK_ENDS}
 
 
 @cache
@@ -244,6 +255,7 @@ def provenance(group: Group, workers: list[WorkerFacts], code: Path | None) -> d
         "dirty": dirty,
         "versions": versions(),
         "transport": group.transport,
+        "float32": float32_precision(),
         "job": {name: os.environ[name] for name in JOB_VARIABLES if name in os.environ},
         "dilation": dilation() if is_dilated() else None,
         "link_rate": link_rate(),
@@ -315,10 +327,10 @@ def verify_group(group: Group, config: RunConfig, environment: dict[str, str]) -
     if differing:
         raise UserError(f"{'; '.join(differing)}: load the same environment on every node")
     shared = shared_devices(workers)
-    if shared and not config.training.shared_devices:
-        raise UserError(
-            f"{'; '.join(shared)}: give each worker its own, or set training.shared_devices = true"
-        )
+    on_gpus = any(worker.device_uuid for worker in workers)
+    if shared and (on_gpus or not config.training.shared_devices):
+        cure = " (NCCL takes each GPU once)" if on_gpus else ", or set training.shared_devices = true"
+        raise UserError(f"{'; '.join(shared)}: give each worker its own{cure}")
     return workers
 
 

@@ -34,13 +34,12 @@ from unet_scaling.inference.masks import (
     read_mask,
     trained_network,
 )
-from unet_scaling.run.training_state import WEIGHTS_NAME, load_weights, weights_sha256
+from unet_scaling.run.training_state import WEIGHTS_NAME, load_weights, set_float32_precision, weights_sha256
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError, run_worker
 from unet_scaling.study.files import READABLE, write_atomically
 from unet_scaling.study.study_file import config_path, read_config
 from unet_scaling.task.task import UNetTask, count_pixels
-from unet_scaling.training import set_precision
 
 _WHITE = 255
 Region = tuple[Bytes, list[int]]
@@ -128,7 +127,7 @@ class Segmenter:
 def open_segmenter(run: Path, device: torch.device, *, any_depth: bool) -> Segmenter:
     """Return the network of a complete run; UserError where it has none, or is of a task of its own."""
     config, record = trained_network(run)
-    set_precision(config)
+    set_float32_precision(config.training.precision)
     model = UNetTask(config).build_model(nn.BatchNorm2d)
     load_weights(model, run / WEIGHTS_NAME)
     found = weights_sha256(model)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from unet_scaling.group.group import Group
+from unet_scaling.group.group import Group, wait_for_device
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.counters import CounterMeter
 from unet_scaling.study.config import RunConfig
@@ -30,8 +30,12 @@ from unet_scaling.study.files import write_verified
 from unet_scaling.study.options import STEP_SAMPLE_STREAM
 from unet_scaling.study.record_lines import PHASE_COLUMNS, Budget, LongestStep, Phase, Probe
 
-# Marks of a step: 5 in each forward and backward pass, 4 outside them.
-MARKS_PER_PASS = 5
+# From an event's record to the GPU that reaches it with nothing queued before it: some 10 microseconds.
+LATENCY_SECONDS = 100e-6
+# By which the clocks of a GPU and its host part: a few millionths.
+CLOCK_DRIFT = 5e-6
+# Marks of a step: 7 in each forward and backward pass, 4 outside them.
+MARKS_PER_PASS = 7
 MARKS_PER_STEP = 4
 NO_STEP = -1
 
@@ -75,7 +79,13 @@ NO_CLOCK = Clock()
 
 
 class PhaseClock(Clock, ABC):
-    """Phases of the steps of one epoch at a time, [steps, phases]; nothing is allocated in a step."""
+    """Phases of the steps of one epoch at a time, [steps, phases]; nothing is allocated in a step.
+
+    `host_paced_seconds` are those of an epoch, once `seconds` was read, in which a GPU worked at the pace of
+    the host, but for waiting for data and for averages; NaN on CPUs.
+    """
+
+    host_paced_seconds = np.nan
 
     def __init__(self, model: nn.Module, steps: int, passes: int) -> None:
         self.steps = steps
@@ -158,6 +168,8 @@ class DeviceClock(PhaseClock):
     """Phases of a GPU: a mark is an event in its queue, so that nothing waits; read after the epoch.
 
     A phase is the time that the GPU worked or idled for it: loading that hides behind queued work takes none.
+    The host notes its own time of each mark. A GPU that reaches a mark as soon as the host has made it has
+    nothing else queued: it works at the pace of the host.
     """
 
     def __init__(self, model: nn.Module, steps: int, passes: int, device: torch.device) -> None:
@@ -165,6 +177,7 @@ class DeviceClock(PhaseClock):
         self._stream = torch.cuda.current_stream(device)
         self._events: list[torch.cuda.Event] = []
         self._positions: list[tuple[int, int]] = []
+        self._host_seconds: list[float] = []
         self._add_events(1 + steps * (MARKS_PER_PASS * passes + MARKS_PER_STEP))
 
     def begin(self) -> None:
@@ -182,23 +195,35 @@ class DeviceClock(PhaseClock):
     def _add_events(self, marks: int) -> None:
         self._events += [torch.cuda.Event(enable_timing=True) for _ in range(marks)]  # type: ignore[no-untyped-call]
         self._positions += [(NO_STEP, Phase.REST)] * marks
+        self._host_seconds += [0.0] * marks
 
     def _stamp(self, step: int, phase: Phase) -> None:
         if self._used == len(self._events):  # of a script's step, which may have more passes than one
             self._add_events(1)
         self._events[self._used].record(self._stream)
         self._positions[self._used] = step, phase
+        self._host_seconds[self._used] = clock_seconds()
         self._used += 1
 
     def _measured(self) -> Seconds:
         """Read the events; the device has finished the epoch, for earlier they cannot be read."""
         phases = np.zeros((self.steps, len(Phase)))
+        self.host_paced_seconds = 0.0
+        first = device_seconds = 0.0
         for number in range(1, self._used):
             step, phase = self._positions[number]
             if step == NO_STEP:
                 continue
-            milliseconds = self._events[number - 1].elapsed_time(self._events[number])
-            phases[step, phase] += milliseconds / 1000
+            if self._positions[number - 1][0] == NO_STEP:
+                # The clocks went on together: before that mark, all that was queued had been done.
+                first, device_seconds = self._host_seconds[number - 1], 0.0
+            seconds = self._events[number - 1].elapsed_time(self._events[number]) / 1000
+            phases[step, phase] += seconds
+            device_seconds += seconds
+            behind = device_seconds - (self._host_seconds[number] - first)
+            is_paced = behind < LATENCY_SECONDS + CLOCK_DRIFT * device_seconds
+            if is_paced and phase not in (Phase.DATA_WAIT, Phase.SYNC):
+                self.host_paced_seconds += seconds
         return phases
 
 
@@ -211,8 +236,7 @@ def phase_clock(model: nn.Module, steps: int, passes: int, device: torch.device)
 
 def synchronized_seconds(device: torch.device) -> float:
     """Return monotonic seconds, after all work queued on the device; only differences mean anything."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    wait_for_device(device)
     return clock_seconds()
 
 
@@ -365,16 +389,20 @@ class BudgetMeter(Meter):
         begun_before = self._before_it > 0
         budget = None
         if not begun_before:
-            budget = gather_budget(self.group, epoch, self.phases.seconds(seconds), self.sample)
+            own = self.phases.seconds(seconds)
+            budget = gather_budget(self.group, epoch, own, self.phases.host_paced_seconds, self.sample)
         reason = BEGUN_BEFORE if begun_before else NOT_EVERY_GRADIENT
         cpu, gpu = self._counters.gather()
         return {"budget": budget, "no_budget": None if budget else reason, "cpu": cpu, "gpu": gpu}
 
 
-def gather_budget(group: Group, epoch: int, own: Seconds, sample: StepSample | None) -> Budget | None:
+def gather_budget(
+    group: Group, epoch: int, own: Seconds, paced: float, sample: StepSample | None
+) -> Budget | None:
     """Return the phases of an epoch of all workers, summed over its steps; `own` are [steps, phases].
 
-    None, on all workers alike, where phases of a worker are unknown. Worker 0 adds the steps to its sample.
+    `paced` are this worker's seconds at the pace of the host, NaN on a CPU. None, on all workers alike, where
+    phases of a worker are unknown. Worker 0 adds the steps to its sample.
     """
     totals = np.zeros((group.size, len(Phase)))
     wire_seconds = 0.0
@@ -388,6 +416,7 @@ def gather_budget(group: Group, epoch: int, own: Seconds, sample: StepSample | N
             longest.append(_longest_step(phases, first))
         if sample:
             sample.add(epoch, first, phases)
+    host_paced = np.array(group.gather_numbers(paced)).round(NANOSECOND_DIGITS).tolist()
     if np.isnan(totals).any():
         return None
     columns = dict(zip(PHASE_COLUMNS, totals.T.round(NANOSECOND_DIGITS).tolist(), strict=True))
@@ -395,6 +424,7 @@ def gather_budget(group: Group, epoch: int, own: Seconds, sample: StepSample | N
         **columns,
         wire_seconds=round(wire_seconds, NANOSECOND_DIGITS),
         longest_step=max(longest, key=lambda step: step.seconds),
+        host_paced_seconds=None if np.isnan(host_paced).any() else host_paced,
     )
 
 

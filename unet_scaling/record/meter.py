@@ -200,7 +200,8 @@ class ScriptMeter:
         if not no_budget:
             assert self._phases is not None
             phases = self._phases.seconds(self._seconds)
-            budget = gather_budget(self._group, self._epochs, phases, self.sample)
+            paced = self._phases.host_paced_seconds
+            budget = gather_budget(self._group, self._epochs, phases, paced, self.sample)
         cpu, gpu = self._counters.gather()
         self._epochs += 1
         return Epoch(

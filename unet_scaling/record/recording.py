@@ -100,8 +100,15 @@ def group_of_script(framework: str, model: nn.Module | None) -> Group:
         return Group(identity, device, start_sum, horovod_transport(library, identity))
     if joined:
         identity = Identity(library.get_rank(), library.get_world_size(), 0, "script")
-        transport = {"backend": library.get_backend()}
-        return Group(identity, device, lambda own: library.all_reduce(own, async_op=True).wait, transport)
+        backend = library.get_backend()
+        sums_on_cpu = any(name in backend for name in ("gloo", "mpi"))
+        return Group(
+            identity,
+            device,
+            lambda own: library.all_reduce(own, async_op=True).wait,
+            {"backend": backend},
+            torch.device("cpu") if sums_on_cpu else device,
+        )
     launched = identify(os.environ)
     # A batch script of Slurm has the variables of its job, without being one of its tasks.
     if launched.size > 1 and launched.launcher != "Slurm":

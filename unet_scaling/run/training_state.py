@@ -10,12 +10,15 @@ Weights on disk are tensors only, written whole or not at all, and verified when
 
 import hashlib
 import io
+import os
 import pickle
 import random
+import socket
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unet_scaling.data.batches import sample_sha256
-from unet_scaling.group.group import Group
+from unet_scaling.group.group import Group, wait_for_device
+from unet_scaling.group.worker import FLOAT32_BACK_ENDS, float32_precision
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
 from unet_scaling.study.files import read_verified, write_verified
 from unet_scaling.study.options import WORKER_STREAM
@@ -44,9 +48,11 @@ PROCESS_SETTINGS: Mapping[str, Callable[[], object]] = {
     "cudnn": lambda: [
         getattr(torch.backends.cudnn, key) for key in ("enabled", "benchmark", "deterministic")
     ],
-    "matmul precision": lambda: torch.backends.cuda.matmul.fp32_precision,
+    "float32 precision": float32_precision,
     "autocast": lambda: [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")],
 }
+# cuBLAS and cuDNN obey it, whatever torch asks for.
+TF32_VARIABLE = "NVIDIA_TF32_OVERRIDE"
 WEIGHTS_NAME = "weights.pt"
 # What torch.load raises for files of other content, by what it takes them for.
 NO_TENSORS = (
@@ -70,6 +76,31 @@ class Trained:
     own_state: Callable[[], list[dict[str, Any]]] = list
     set_own_state: Callable[[list[dict[str, Any]]], None] = lambda _: None
     is_shared: bool = True
+
+
+def set_float32_precision(asked: str) -> None:
+    """Let float32 mean what training.precision asks for, in all back ends, and read it back.
+
+    torch would else allow TF32 in the convolutions of a GPU. Each back end is set by its name: in torch 2.11
+    the one setting for all leaves out convolutions. The former settings are set alike, since what reads them
+    (torch.compile) is refused where the two differ. Raises UserError where a back end does not follow.
+    """
+    precision = "tf32" if asked == "tf32" else "ieee"
+    torch.set_float32_matmul_precision("high" if asked == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = asked == "tf32"
+    torch.backends.fp32_precision = precision  # type: ignore[attr-defined]
+    for name in FLOAT32_BACK_ENDS:
+        attrgetter(name)(torch.backends).fp32_precision = precision
+    differing = {name: found for name, found in float32_precision().items() if found != precision}
+    override = os.environ.get(TF32_VARIABLE)
+    if torch.cuda.is_available() and override is not None and override != str(int(asked == "tf32")):
+        differing[f"{TF32_VARIABLE}={override}"] = "ieee" if override == "0" else "tf32"
+    if differing:
+        found = ", ".join(f"{name} gives {value!r}" for name, value in differing.items())
+        raise UserError(
+            f"training.precision = {asked!r} needs {precision!r} of every back end, but on "
+            f"{socket.gethostname()} {found}; unset {TF32_VARIABLE}, or ask for another precision"
+        )
 
 
 def generators() -> Generators:
@@ -169,6 +200,7 @@ def require_unchanged(before: Mapping[str, str], trained: Trained, group: Group,
 
     `by` tells what was done in between. So do weights or optimizer that differ between workers after it.
     """
+    wait_for_device(group.device)
     after = state_digests(trained)
     changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     shared = {name: {after[name]} for name in sorted(after) if name.startswith(("weight ", "optimizer "))}

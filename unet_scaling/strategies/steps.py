@@ -47,7 +47,8 @@ class LocalSteps(Step):
         losses = []
         for player in self.players:
             with self._acting(player):
-                own = islice(of_players, self.config.training.accumulate)
+                alone = len(self.players) == 1
+                own = of_players if alone else islice(of_players, self.config.training.accumulate)
                 losses.append(self.take_as(range(player, player + 1), own, clock))
         if left % self.config.strategy.synchronise_every == 0:
             self._average()

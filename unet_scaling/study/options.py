@@ -177,6 +177,9 @@ class Training(StrictModel):
     )
     channels_last: bool = Field(True, description="memory format of images and weights: channels last")
     compile: bool = Field(False, description="torch.compile the model")
+    cudnn_benchmark: bool = Field(
+        False, description="on GPUs: let cuDNN choose each convolution's algorithm by timing, at every start"
+    )
     gradient_compression: Literal["none", "fp16"] = Field(
         "none", description="number format in which gradients travel"
     )

@@ -66,6 +66,10 @@ class Provenance(StrictModel):
     dirty: bool | None = Field(description="uncommitted changes")
     versions: dict[str, str] = Field(description="python, torch, horovod, mpi, nccl, driver, ...")
     transport: dict[str, str] = Field(description="what carries the gradients, as the framework names it")
+    float32: dict[str, str] | None = Field(
+        None,
+        description="how each back end of torch computes in it, as read back; none in early records",
+    )
     job: dict[str, str] = Field(description="allow-listed SLURM_* variables")
     dilation: Annotated[FiniteFloat, Field(gt=1)] | None = Field(
         None, description="how many times slower all of the virtual cluster ran; none where it was not slowed"
@@ -183,6 +187,11 @@ class Budget(StrictModel):
     rest_seconds: list[Duration] = Field(description="what is left of the epoch")
     wire_seconds: Duration = Field(description="smallest sync of all workers, summed over the steps")
     longest_step: LongestStep | None = Field(None, description="none in early records")
+    host_paced_seconds: list[Duration] | None = Field(
+        None,
+        description="of the phases but data wait and sync: in which the GPU kept up with the host, so that "
+        "the host set the pace; none on CPUs",
+    )
 
     def worker_sums(self) -> list[float]:
         """Return the seconds of all phases of each worker."""
