@@ -236,6 +236,7 @@ def test_criteria_reach_the_analysis_and_change_no_point(study: Path, tmp_path: 
             {"strategy.synchronise_every": 4, "model.batch_norm": "sync"},
             "model.batch_norm = 'sync' exchanges in every step",
         ),
+        ({"model.batch_norm": "sync"}, "set training.channels_last = false"),
         ({"strategy.staleness": 1, "horovod.groups": 2}, "horovod.groups has no effect; remove it"),
         (
             {"strategy.synchronise_every": 4, "training.gradient_compression": "fp16"},

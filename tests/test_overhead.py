@@ -175,7 +175,7 @@ HARDLY_SLOW = Steps(
 )  # fmt: skip
 TINY = Steps(data_wait=0, forward=0.002, backward=0.003, optimizer=0)
 WIRED, SYNCED = Steps(sync=0.02, wire=0.02), Steps(sync=0.005, wire=0.005)
-SYNC_NORM = {"model": {"batch_norm": "sync"}}
+SYNC_NORM = {"model": {"batch_norm": "sync"}, "training": {"channels_last": False}}
 PACES = (1.0, 1.04, 1.02)
 
 

@@ -96,7 +96,7 @@ def test_a_back_end_that_does_not_follow_trains_nothing(monkeypatch: pytest.Monk
     ("options", "said"),
     [
         ({"compile": True}, r"training\.compile = true needs a C\+\+ compiler .* no 'g\+\+'"),
-        ({"batch_norm": "sync"}, r"model\.batch_norm = 'sync'"),
+        ({"batch_norm": "sync", "channels_last": False}, r"model\.batch_norm = 'sync'"),
     ],
 )
 def test_what_this_node_cannot_have_is_refused(

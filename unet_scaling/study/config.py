@@ -140,6 +140,12 @@ class RunConfig(StrictModel):
     @model_validator(mode="after")
     def _options_agree(self) -> Self:
         faults = [*_conflicts(self), *_conflicts_of_strategy(self), *_conflicts_of_emulation(self)]
+        if self.model.batch_norm == "sync" and self.training.channels_last:
+            # The frameworks would not do the same work.
+            faults.append(
+                "model.batch_norm = 'sync': each such layer of Horovod copies channels-last images, DDP's do "
+                "not; set training.channels_last = false"
+            )
         if faults:
             raise ValueError(faults[0])
         return self
