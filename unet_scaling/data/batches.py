@@ -137,6 +137,11 @@ class RunData(ABC):
     def _prefetcher(self) -> "Prefetcher":
         return Prefetcher(self.source, self.config.data.loader_workers)
 
+    @cached_property
+    def copy_stream(self) -> torch.cuda.Stream:
+        """Return the stream of a GPU on which batches are copied; one, as each keeps memory of its own."""
+        return torch.cuda.Stream(self.group.device)  # type: ignore[no-untyped-call]
+
     def test_share(self) -> Iterator[tuple[int, Batch]]:
         """Yield this worker's test samples, a batch of each, with its position in the test split."""
         for position in test_share_of_worker(np.arange(self.test_images), self.group.rank, self.group.size):
@@ -193,7 +198,7 @@ class AheadLoader(Loader):
     def __init__(self, data: RunData, gathered: Iterator[Batch]) -> None:
         super().__init__(data, gathered)
         self._device = data.group.device
-        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self._stream = data.copy_stream
         self._sent: list[Batch | UserError] = []
 
     def take(self, clock: Clock) -> Batch:

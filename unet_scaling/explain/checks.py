@@ -133,7 +133,8 @@ def untrained(model: nn.Module, seed: int) -> nn.Module:
     """Return a copy of a network with weights drawn anew, as its layers draw them; the same on any device."""
     device = next(model.parameters()).device
     other = copy.deepcopy(model).cpu()
-    with torch.random.fork_rng():
+    # Of several GPUs that a worker sees, only its own draws.
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed + UNTRAINED_STREAM)
         for layer in other.modules():
             draw_weights = getattr(layer, "reset_parameters", None)

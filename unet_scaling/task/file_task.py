@@ -35,7 +35,13 @@ from unet_scaling.data.images import Verification
 from unet_scaling.data.order import Indices, Split, require_enough_images
 from unet_scaling.group.group import Group
 from unet_scaling.model import Norm
-from unet_scaling.run.training_state import leaving_no_trace, some_of, unchanged_buffers, weights_sha256
+from unet_scaling.run.training_state import (
+    generators,
+    leaving_no_trace,
+    some_of,
+    unchanged_buffers,
+    weights_sha256,
+)
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.options import Scalar
@@ -289,7 +295,10 @@ def _require_mean_loss(task: TaskFunctions, model: nn.Module, data: SampleData) 
 def _require_mean(task: TaskFunctions, model: nn.Module, data: SampleData, indices: Indices) -> None:
     half = len(indices) // 2
     whole = _loss(task, model, data, indices)
-    is_random = not torch.equal(torch.get_rng_state(), torch.manual_seed(task.config.seed).get_state())
+    drawn = sample_sha256(generators())
+    torch.manual_seed(task.config.seed)
+    # On a GPU dropout draws from the device's generator.
+    is_random = sample_sha256(generators()) != drawn
     one, other = (_loss(task, model, data, part).item() for part in (indices[:half], indices[half:]))
     mean = (half * one + (len(indices) - half) * other) / len(indices)
     rounding = max(LOSS_TOLERANCE, LOSS_ROUNDINGS * torch.finfo(whole.dtype).eps)
