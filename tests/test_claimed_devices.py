@@ -1,0 +1,252 @@
+"""Whole runs as if this machine had GPUs: nothing mixes devices, streams are ordered, no step waits for one.
+
+What tests/claimed.py cannot see, kernels and the C++ of NCCL, is for tests/test_gpu.py.
+"""
+
+import http.client
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from slurm.processes import launch
+from tests.studies import make_images, make_run, tiny_study
+from tests.tasks import points_config
+from tests.test_strategies import with_strategy
+from tests.trained import over_gloo, plain_config
+from unet_scaling.data.folder import find_pairs
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
+from unet_scaling.study.errors import report_name
+from unet_scaling.study.options import SaliencyOptions
+from unet_scaling.study.record import RECORD_NAME, Record, read_record
+
+pytestmark = pytest.mark.slow
+
+CLAIMED = str(PROJECT / "tests" / "claimed.py")
+WRAPPERS = ("lightning", "accelerate")
+MAPS = SaliencyOptions(
+    method="rise", masks=8, grid=4, images=2, curve_steps=2, untrained_check=1, split="masks"
+)
+AUGMENTED: dict[str, Any] = {
+    "augment_flips": True, "augment_crop": 0.75, "augment_brightness": 0.1, "augment_contrast": 0.1,
+}  # fmt: skip
+# Of a launch, on a busy machine.
+LONGEST_SECONDS = 120.0
+STALLED_TIMEOUT_SECONDS = 5
+ADDRESS = re.compile(r"http://(\S+):")
+
+
+@contextmanager
+def claiming(gpus: str = "8", stall: str = "") -> Iterator[None]:
+    """Set what tests/claimed.py reads in processes that are started inside."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"PYTHONPATH": PROJECT, "CLAIMED_GPUS": gpus, "CLAIMED_STALL": stall}.items():
+            patch.setenv(name, str(value))
+        yield
+
+
+class ClaimedRuns:
+    """Runs of two workers in one launch: their folders, and the reports of their processes by run."""
+
+    def __init__(self, folder: Path, configs: Mapping[str, RunConfig]) -> None:
+        self.folder = folder
+        self.reports_folder = folder / "reports"
+        self.reports_folder.mkdir()
+        framework = next(iter(configs.values())).framework
+        twice = ["stopped"] if "stopped" in configs else []
+        runs = [str(make_run(folder / name, configs[name])) for name in [*configs, *twice]]
+        program = [str(PROJECT / "tests" / "train_several.py"), str(PROJECT / framework / "train.py"), *runs]
+        program = program[1:] if len(runs) == 1 else program
+        cores = 1 if len(os.sched_getaffinity(0)) > 1 else None
+        self.deadline = time.monotonic() + LONGEST_SECONDS
+        claimed = [CLAIMED, str(self.reports_folder), *program]
+        self.code = launch(claimed, 2, folder / "output.log", cores, self._end_late)
+
+    def _end_late(self, _mpiexec: int, _worker: Sequence[str]) -> None:
+        if time.monotonic() > self.deadline:
+            raise TimeoutError((self.folder / "output.log").read_text())
+
+    def record(self, name: str) -> Record:
+        output = self.folder / name / "output.log"
+        output = output if output.exists() else self.folder / "output.log"
+        path = self.folder / name / RECORD_NAME
+        assert path.exists(), output.read_text()
+        record = read_record(path)
+        assert record.complete, output.read_text()
+        return record
+
+    def reports(self, name: str) -> list[tuple[int, dict[str, dict[str, int]]]]:
+        """Return rank and report of each process of a run."""
+        self.record(name)
+        found = sorted(self.reports_folder.glob(f"{name}.*.json"))
+        assert len(found) == (4 if name == "stopped" else 2)
+        return [(int(path.name.split(".")[1]), json.loads(path.read_text())) for path in found]
+
+
+def two_workers(data: Path, framework: str, **options: Any) -> RunConfig:
+    """Two epochs of 4 steps, or one."""
+    chosen: dict[str, Any] = {"epochs": 1, "batch_per_worker": 2, "budget": "off", "shared_devices": False}
+    config = plain_config(data, framework, **(chosen | options))
+    return over_gloo(config) if framework == "horovod" else config
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_images(tmp_path_factory.mktemp("data") / "images", 20)
+
+
+@pytest.fixture(scope="module")
+def native(data: Path, tmp_path_factory: pytest.TempPathFactory) -> ClaimedRuns:
+    """Each worker sees all GPUs."""
+    folder = tmp_path_factory.mktemp("native")
+    name = "pytorch_native"
+    stopped = two_workers(data, name, epochs=2, evaluate_every=1, loading="decode", **AUGMENTED)
+    played = two_workers(data, name, plays=4, batch_per_worker=1)
+    resident = two_workers(data, name, plays=4, batch_per_worker=1, loading="device")
+    configs = {
+        "plain": two_workers(data, name, budget="on"),
+        "stopped": stopped.model_copy(update={"saliency": MAPS}),
+        "local": with_strategy(resident, synchronise_every=2),
+        "late": with_strategy(played, staleness=1),
+        "points": points_config(folder, workers=2, epochs=1, batch_per_worker=8, shared_devices=False),
+    }
+    with claiming():
+        return ClaimedRuns(folder, configs)
+
+
+@pytest.fixture(scope="module")
+def horovod(data: Path, tmp_path_factory: pytest.TempPathFactory) -> ClaimedRuns:
+    """Each worker sees one GPU of its own, as under srun --gpus-per-task=1."""
+    accumulated = two_workers(data, "horovod", batch_per_worker=1, accumulate=2)
+    configs = {"plain": two_workers(data, "horovod", budget="on"), "accumulated": accumulated}
+    with claiming(gpus="own"):
+        return ClaimedRuns(tmp_path_factory.mktemp("horovod"), configs)
+
+
+RUNS = [
+    *(("native", name) for name in ("plain", "stopped", "local", "late", "points")),
+    *(("horovod", name) for name in ("plain", "accumulated")),
+]
+
+
+WRONG = """
+import torch
+one, other = torch.ones(4, device="cuda:0"), torch.ones(4).to("cuda:1")
+one + other; one + torch.ones(4); one + torch.ones(()); torch.ones(4)[one > 0]; one[torch.tensor([1])]
+bool(one.sum() > 0); one.cpu(); one.tolist(); torch.cuda.synchronize()
+page = torch.zeros(4, dtype=torch.uint8, pin_memory=True)
+page.to("cuda:0"); one.copy_(page, non_blocking=True); torch.ones(4).pin_memory().cuda(non_blocking=True)
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    ahead, ordered = (page.to("cuda:0", non_blocking=True) for _ in range(2))
+ahead + 1
+torch.cuda.current_stream().wait_stream(side)
+ordered.record_stream(torch.cuda.current_stream())
+ordered + 1
+with torch.cuda.stream(side):
+    ordered.zero_()
+"""
+
+
+def test_the_stand_in_sees_mixtures_waits_and_races(tmp_path: Path) -> None:
+    program = tmp_path / "wrong.py"
+    program.write_text(WRONG)
+    with claiming():
+        subprocess.run([sys.executable, CLAIMED, str(tmp_path), str(program)], check=True)
+    report = json.loads(next(tmp_path.glob("*.json")).read_text())
+    found = {key: {text.split(" at ")[0]: n for text, n in of.items()} for key, of in report.items()}
+    assert found["mixed"] == {
+        "add of ['cuda:0', 'cuda:1']": 1, "add of ['cpu', 'cuda:0']": 1, "index of ['cpu', 'cuda:0']": 1,
+    }  # fmt: skip
+    assert found["waits_outside"] == {
+        "copy to cuda of pageable memory": 1, "index by an index of the host, or by a mask": 2,
+        "_local_scalar_dense": 1, "copy to cpu of pageable memory": 1, "tolist": 1,
+        "torch.cuda.synchronize": 1, "copy to cuda of pinned memory": 1,
+    }  # fmt: skip
+    assert found["races"] == {"add": 1, "zero_": 1}
+
+
+@pytest.mark.parametrize(("launched", "name"), RUNS)
+def test_all_operations_are_on_the_own_gpu_and_ordered(
+    launched: str, name: str, request: pytest.FixtureRequest
+) -> None:
+    runs: ClaimedRuns = request.getfixturevalue(launched)
+    for rank, report in runs.reports(name):
+        assert (report["mixed"], report["races"]) == ({}, {})
+        assert [*report["operations"]] == [f"cuda:{rank if launched == 'native' else 0}"]
+
+
+@pytest.mark.parametrize(("launched", "name"), RUNS)
+def test_the_host_waits_for_nothing_inside_a_step(
+    launched: str, name: str, request: pytest.FixtureRequest
+) -> None:
+    runs: ClaimedRuns = request.getfixturevalue(launched)
+    assert [report["waits"] for _, report in runs.reports(name)] == [{}] * len(runs.reports(name))
+
+
+def test_both_frameworks_train_the_same_on_their_own_gpus(native: ClaimedRuns, horovod: ClaimedRuns) -> None:
+    records = [runs.record("plain") for runs in (native, horovod)]
+    assert len({record.results[-1].weights_sha256 for record in records}) == 1
+    for record in records:
+        assert record.header is not None
+        assert [worker.device for worker in record.header.workers] == ["Claimed GPU"] * 2
+        assert [worker.device_uuid for worker in record.header.workers] == ["claimed-0", "claimed-1"]
+
+
+def test_a_stopped_run_resumes(native: ClaimedRuns) -> None:
+    header = native.record("stopped").header
+    assert header is not None
+    assert header.resumed is not None
+    assert native.record("stopped").saliency is not None
+
+
+@pytest.mark.parametrize("framework", WRAPPERS)
+def test_wrappers_of_ddp_stay_on_their_own_gpus(framework: str, data: Path, tmp_path: Path) -> None:
+    with claiming():
+        runs = ClaimedRuns(tmp_path, {"plain": two_workers(data, framework)})
+    for rank, report in runs.reports("plain"):
+        assert (report["mixed"], report["races"]) == ({}, {})
+        assert [*report["operations"]] == [f"cuda:{rank}"]
+
+
+def test_masks_server_and_profile_use_the_gpu(native: ClaimedRuns, data: Path, tmp_path: Path) -> None:
+    run = native.record("plain") and native.folder / "plain"
+    study = tiny_study(tmp_path, data, workers=[1], epochs=1)
+    words: list[object] = ["unet_scaling.inference.segment", run, data, tmp_path / "masks", "--"]
+    words += ["unet_scaling.profile", "--samples", 4, "--seconds", 1, study, "--"]
+    words += ["unet_scaling", "serve", "--port", 0, run]
+    command = [sys.executable, CLAIMED, str(tmp_path), *map(str, words)]
+    with claiming(), subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = next(found[1] for line in server.stdout if (found := ADDRESS.search(line)))
+        pair = find_pairs(data)[0][0]
+        connection = http.client.HTTPConnection(address, timeout=60)
+        connection.request("POST", "/", (data / "images" / pair.image).read_bytes())
+        answer = connection.getresponse().read()
+        server.terminate()
+    served, written = (Image.open(each) for each in (io.BytesIO(answer), tmp_path / "masks" / pair.image))
+    assert served.tobytes() == written.tobytes()
+    reports = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
+    assert [(report["mixed"], report["races"]) for report in reports] == [({}, {})] * 3
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_worker_that_waits_for_its_gpu_for_ever_says_so(framework: str, data: Path, tmp_path: Path) -> None:
+    """Worker 0 in synchronize, worker 1 where the next batch is copied: neither waits in a sum."""
+    config = two_workers(data, framework, timeout_seconds=STALLED_TIMEOUT_SECONDS)
+    with claiming(stall="synchronize copy"):
+        assert ClaimedRuns(tmp_path, {"stalled": config}).code != 0
+    for worker in range(2):
+        report = json.loads((tmp_path / "stalled" / report_name(1, worker)).read_text())
+        assert (report["error"], report["during"]) == ("WaitedTooLongError", "train_epoch")
+        assert f"{STALLED_TIMEOUT_SECONDS} s (training.timeout_seconds)" in report["message"]
