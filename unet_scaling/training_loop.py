@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unet_scaling.data.batches import RunData
-from unet_scaling.group.group import Group
+from unet_scaling.group.group import Group, wait_for_device
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.epoch_meter import Meter, synchronized_seconds
 from unet_scaling.run.checkpoint import EpochSoFar, Position, SafePoints
@@ -43,7 +43,11 @@ def build_step(task: Task, model: nn.Module, optimizer: Optimizer, data: RunData
     strategy = task.config.strategy
     if strategy.averages_gradients:
         with blocking:
-            return Step(task, *twin.distribute(model, optimizer, task.config), twin)
+            # Fabric gives the weights out on a stream of its own, which waits for no other, nor another for it.
+            wait_for_device(data.group.device)
+            step = Step(task, *twin.distribute(model, optimizer, task.config), twin)
+            wait_for_device(data.group.device)
+        return step
     with optional_part("strategy"):
         from unet_scaling.strategies.steps import LocalSteps, StaleSteps
     kind = StaleSteps if strategy.staleness else LocalSteps
