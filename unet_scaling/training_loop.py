@@ -43,7 +43,7 @@ def build_step(task: Task, model: nn.Module, optimizer: Optimizer, data: RunData
     strategy = task.config.strategy
     if strategy.averages_gradients:
         with blocking:
-            # Fabric gives the weights out on a stream of its own, which waits for no other, nor another for it.
+            # Fabric gives the weights out on a stream of its own, and orders it with no other.
             wait_for_device(data.group.device)
             step = Step(task, *twin.distribute(model, optimizer, task.config), twin)
             wait_for_device(data.group.device)
