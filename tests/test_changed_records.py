@@ -192,6 +192,10 @@ MAY_DIFFER: Mapping[str, str] = {
     "GpuFacts.utilization": "follows from what is measured",
     "GpuFacts.memory_bytes": "of buffers that each framework has",
     "GpuFacts.energy_joules": "follows from power",
+    "GpuFacts.sm_clock_mhz": "not read yet",
+    "GpuFacts.throttle_reasons": "not read yet",
+    "GpuFacts.other_memory_bytes": "not read yet",
+    "GpuFacts.peak_allocated_bytes": "of buffers that each framework has",
 }
 
 

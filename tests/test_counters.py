@@ -17,8 +17,15 @@ import torch
 from unet_scaling.group import watchdog
 from unet_scaling.group.watchdog import busy_seconds, stat_seconds, thread_ids
 from unet_scaling.measure import counters as module
-from unet_scaling.measure.counters import Counters, cpu_facts, gpu_of, open_gpu, read_counters
-from unet_scaling.study.record_lines import CpuFacts
+from unet_scaling.measure.counters import (
+    Counters,
+    communication_threads,
+    cpu_facts,
+    gpu_of,
+    open_gpu,
+    read_counters,
+)
+from unet_scaling.study.record_lines import CpuFacts, GpuFacts
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these facts are Linux's")
 WORK_SECONDS = 0.3
@@ -148,70 +155,148 @@ def test_the_most_memory_that_was_ever_held_is_kept() -> None:
     assert held <= during
 
 
-UUID = "GPU-1"
+UUID = "0b9d"
+CUDA = torch.device("cuda", 0)
+OWN = SimpleNamespace(pid=os.getpid(), usedGpuMemory=2**29)
+ANOTHER = SimpleNamespace(pid=1, usedGpuMemory=2**28)
 
 
 class Driver:
-    """NVML's functions for one GPU; those named in `silent` raise as an old GPU's do."""
+    """NVML's functions for one GPU; those named in `silent` raise as an old GPU's do, others answer `new`."""
+
+    NVML_CLOCK_SM, nvmlMemory_v2, NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = range(4)  # noqa: N815
 
     class NVMLError(Exception):
         pass
 
-    def __init__(self, *silent: str) -> None:
+    def __init__(self, *silent: str, prefix: str = "GPU-", **new: object) -> None:
         self.silent = silent
-        self.millijoules = 5_000
-
-    def __getattr__(self, name: str) -> Callable[..., object]:
-        answers: dict[str, object] = {
+        self.handle = prefix + UUID
+        self.answers: dict[str, object] = {
             "nvmlInit": None,
-            "nvmlDeviceGetHandleByUUID": UUID,
-            "nvmlDeviceGetTotalEnergyConsumption": self.millijoules,
+            "nvmlDeviceGetTotalEnergyConsumption": 5_000,
             "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=85, memory=40),
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=2**30, total=2**34),
             "nvmlDeviceGetPowerUsage": 250_000,
             "nvmlDeviceGetEnforcedPowerLimit": 350_000,
+            "nvmlDeviceGetClockInfo": 1755,
+            "nvmlDeviceGetCurrentClocksThrottleReasons": 0x1 | 0x2,
+            "nvmlDeviceGetViolationStatus": SimpleNamespace(violationTime=7),
+            "nvmlDeviceGetComputeRunningProcesses": [ANOTHER, OWN],
         }
-        answer = answers[name]
+        self.answers |= new
 
-        def call(*handle: object) -> object:
-            assert set(handle) <= {UUID}
-            if name in self.silent:
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        answer = self.answers.get(name, self.handle)
+
+        def call(handle: object = self.handle, *about: int) -> object:
+            assert name in self.answers or name == "nvmlDeviceGetHandleByUUID"
+            if name in self.silent or handle != self.handle:
                 raise self.NVMLError(name)
             return answer
 
         return call
 
 
-def test_units_are_joules_watts_bytes_and_shares() -> None:
-    driver = Driver()
-    gpu = gpu_of(driver, UUID)
-    assert gpu is not None
-    before = gpu.energy_joules()
-    driver.millijoules += 7_500
-    facts = gpu.facts(before)
-    assert facts.energy_joules == 7.5
-    assert facts.power_watts == 250
-    assert facts.utilization == 0.85
-    assert facts.memory_bytes == 2**30
+@pytest.fixture
+def allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's on a GPU that this machine lacks."""
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 2**28)
+
+
+def facts_from(driver: Driver, **during: object) -> GpuFacts:
+    """What is told of an epoch in which the driver's answers changed to these."""
+    gpu = gpu_of(driver, UUID, CUDA)
+    gpu.begin()
+    driver.answers |= during
+    return gpu.facts()
+
+
+@pytest.mark.parametrize("prefix", ["GPU-", "MIG-"])
+def test_units_are_joules_watts_bytes_megahertz_and_shares(allocator: None, prefix: str) -> None:
+    during = {"nvmlDeviceGetTotalEnergyConsumption": 12_500}
+    assert facts_from(Driver(prefix=prefix), **during).model_dump() == {
+        "energy_joules": 7.5,
+        "power_watts": 250,
+        "power_limit_watts": 350,
+        "utilization": 0.85,
+        "memory_bytes": 2**30,
+        "sm_clock_mhz": 1755,
+        "throttle_reasons": [],
+        "other_memory_bytes": 2**29,
+        "peak_allocated_bytes": 2**28,
+    }
+
+
+@pytest.mark.parametrize(
+    ("bits", "nanoseconds", "reasons"),
+    [
+        (0x1, 7, []),
+        (0x4 | 0x40, 7, ["hw_thermal_slowdown", "sw_power_cap"]),
+        (0x1, 7 + 10**9, ["sw_power_cap", "sw_thermal_slowdown"]),
+    ],
+)
+def test_a_clock_is_throttled_at_the_end_or_by_the_drivers_own_count(
+    allocator: None, bits: int, nanoseconds: int, reasons: list[str]
+) -> None:
+    """A GPU that idles after its last step tells nothing of the epoch before."""
+    status = SimpleNamespace(violationTime=nanoseconds)
+    during = {"nvmlDeviceGetCurrentClocksThrottleReasons": bits, "nvmlDeviceGetViolationStatus": status}
+    assert facts_from(Driver(), **during).throttle_reasons == reasons
+
+
+@pytest.mark.parametrize("processes", [[ANOTHER], [], [SimpleNamespace(pid=os.getpid(), usedGpuMemory=None)]])
+def test_memory_of_others_is_not_guessed_where_the_driver_does_not_list_this_process(
+    allocator: None, processes: list[object]
+) -> None:
+    assert facts_from(Driver(nvmlDeviceGetComputeRunningProcesses=processes)).other_memory_bytes is None
 
 
 @pytest.mark.parametrize(
     ("silent", "field"),
     [
-        ("nvmlDeviceGetTotalEnergyConsumption", "energy_joules"),
-        ("nvmlDeviceGetUtilizationRates", "utilization"),
-        ("nvmlDeviceGetMemoryInfo", "memory_bytes"),
-        ("nvmlDeviceGetPowerUsage", "power_watts"),
-        ("nvmlDeviceGetEnforcedPowerLimit", "power_limit_watts"),
-        ("nvmlInit", ""),
-        ("nvmlDeviceGetHandleByUUID", ""),
+        (["nvmlDeviceGetTotalEnergyConsumption"], "energy_joules"),
+        (["nvmlDeviceGetUtilizationRates"], "utilization"),
+        (["nvmlDeviceGetPowerUsage"], "power_watts"),
+        (["nvmlDeviceGetEnforcedPowerLimit"], "power_limit_watts"),
+        (["nvmlDeviceGetClockInfo"], "sm_clock_mhz"),
+        (
+            ["nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetViolationStatus"],
+            "throttle_reasons",
+        ),
+        (["nvmlDeviceGetComputeRunningProcesses"], "other_memory_bytes"),
     ],
 )
-def test_what_the_driver_does_not_tell_is_none_and_the_rest_stays(silent: str, field: str) -> None:
-    gpu = gpu_of(Driver(silent), UUID)
-    assert (gpu is None) == (field == "")
-    if gpu is not None:
-        facts = gpu.facts(gpu.energy_joules()).model_dump()
-        assert facts.pop(field) is None
-        assert None not in facts.values()
-    assert open_gpu(torch.device("cpu")) is None
+def test_what_the_driver_does_not_tell_is_none_and_the_rest_stays(
+    allocator: None, silent: list[str], field: str
+) -> None:
+    facts = facts_from(Driver(*silent)).model_dump()
+    assert facts.pop(field) is None
+    assert None not in facts.values()
+
+
+@pytest.mark.parametrize("missing", ["package", "nvmlInit", "nvmlDeviceGetHandleByUUID"])
+def test_a_gpu_run_without_gpu_facts_warns_once(
+    missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None if missing == "package" else Driver(missing))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid=UUID))
+    assert open_gpu(CUDA) is None
+    assert open_gpu(torch.device("cpu"), warns=True) is None
+    assert capsys.readouterr().err == ""
+    assert open_gpu(CUDA, warns=True) is None
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_threads_of_the_driver_and_of_the_backward_pass_carry_no_gradients() -> None:
+    """NCCL's have the name of the thread that started them."""
+    before = thread_ids()
+    helpers = [helper(lambda: None) for _ in range(3)]
+    for (_, _, ids), name in zip(helpers[:2], ("cuda-EvtHandlr", "pt_autograd_0"), strict=True):
+        Path(f"/proc/self/task/{min(ids)}/comm").write_text(name)
+    found = communication_threads(before)
+    for thread, leave, _ in helpers:
+        leave.set()
+        thread.join()
+    assert found == helpers[2][2]

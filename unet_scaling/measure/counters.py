@@ -10,6 +10,7 @@ import os
 import re
 import resource
 import socket
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -41,6 +42,26 @@ MICROSECOND_DIGITS = 6
 COMMUNICATION = "threads of the communication"
 # The unit of ru_maxrss on Linux.
 KIBIBYTE = 1024
+# By which the CUDA driver names its threads, and torch those of the backward pass. NCCL names its own only
+# under NCCL_SET_THREAD_NAME = 1: they are told by when they are born.
+NOT_COMMUNICATION = ("cuda", "pt_autograd_")
+# A GPU's UUID as NVML wants it; torch gives it without.
+UUID_PREFIXES = ("GPU-", "MIG-")
+# Bits of NVML's clock event reasons that hold the clock down; an idle GPU and clocks that were set are none.
+THROTTLE_REASONS = {
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+}
+# NVML's policies that count the time for which they held the clock down.
+COUNTED_REASONS = {
+    "NVML_PERF_POLICY_POWER": "sw_power_cap",
+    "NVML_PERF_POLICY_THERMAL": "sw_thermal_slowdown",
+}
+# Of an epoch: what held the clock down for less of it decides no speed.
+LEAST_THROTTLED_SHARE = 0.01
 
 
 class WorkerCounters(StrictModel):
@@ -68,13 +89,16 @@ class CounterMeter:
         self._group = group
         self._communication = communication
         self._quota = quota
-        self._gpu = open_gpu(group.device)
+        self._gpu = open_gpu(group.device, warns=group.rank == 0)
 
     def begin(self) -> None:
-        self._energy = self._gpu.energy_joules() if self._gpu else None
+        if self._gpu:
+            self._gpu.begin()
         self._before = read_counters(self._quota)
 
     def end(self) -> None:
+        # At once: a GPU that idles raises its clock and needs less power.
+        self._gpu_facts = self._gpu.facts() if self._gpu else None
         self._after = read_counters(self._quota)
 
     def gather(self) -> tuple[list[CpuFacts], list[GpuFacts] | None]:
@@ -84,7 +108,7 @@ class CounterMeter:
             facts = undilated(facts, self._before, self._after, self._quota)
         own = WorkerCounters(
             cpu=facts,
-            gpu=self._gpu.facts(self._energy) if self._gpu else None,
+            gpu=self._gpu_facts,
             host=socket.gethostname(),
             host_cores=self._after.cores,
             cpu_seconds=cpu_seconds(self._before, self._after),
@@ -116,55 +140,116 @@ def _beside_the_others(own: WorkerCounters, workers: Sequence[WorkerCounters]) -
 class Gpu:
     """One GPU and its driver's counters; None for each that the driver does not provide."""
 
-    def __init__(self, library: Any, handle: Any) -> None:  # noqa: ANN401, NVML's objects have no types
+    def __init__(self, library: Any, handle: Any, device: torch.device) -> None:  # noqa: ANN401, has no types
         self._library = library
         self._handle = handle
+        self._device = device
 
-    def energy_joules(self) -> float | None:
-        """Return the energy since the driver was loaded; only differences mean anything."""
-        millijoules = self._ask(self._library.nvmlDeviceGetTotalEnergyConsumption)
-        return None if millijoules is None else millijoules / 1000
+    def begin(self) -> None:
+        """Begin an epoch: what is counted from here on is told by `facts`."""
+        torch.cuda.reset_peak_memory_stats(self._device)
+        self._energy = self._energy_joules()
+        self._throttled = self._throttled_seconds()
+        self._begun = time.monotonic()
 
-    def facts(self, energy_before: float | None) -> GpuFacts:
-        """Return the present state, and the energy since `energy_before`."""
-        rates = self._ask(self._library.nvmlDeviceGetUtilizationRates)
-        memory = self._ask(self._library.nvmlDeviceGetMemoryInfo)
-        milliwatts = self._ask(self._library.nvmlDeviceGetPowerUsage)
-        limit = self._ask(self._library.nvmlDeviceGetEnforcedPowerLimit)
-        energy = self.energy_joules()
+    def facts(self) -> GpuFacts:
+        """Return the present state, and what was counted since `begin`."""
+        library = self._library
+        mhz = self._ask(library.nvmlDeviceGetClockInfo, library.NVML_CLOCK_SM)
+        reasons = self._throttle_reasons()
+        milliwatts = self._ask(library.nvmlDeviceGetPowerUsage)
+        energy = self._energy_joules()
+        rates = self._ask(library.nvmlDeviceGetUtilizationRates)
+        memory = self._ask(library.nvmlDeviceGetMemoryInfo)
+        limit = self._ask(library.nvmlDeviceGetEnforcedPowerLimit)
         return GpuFacts(
             utilization=None if rates is None else rates.gpu / 100,
             memory_bytes=None if memory is None else memory.used,
             power_watts=None if milliwatts is None else milliwatts / 1000,
-            energy_joules=None if energy is None or energy_before is None else energy - energy_before,
+            energy_joules=None if energy is None or self._energy is None else energy - self._energy,
             power_limit_watts=None if limit is None else limit / 1000,
+            sm_clock_mhz=mhz,
+            throttle_reasons=reasons,
+            other_memory_bytes=self._other_memory_bytes(),
+            peak_allocated_bytes=torch.cuda.max_memory_allocated(self._device),
         )
 
-    def _ask(self, question: Callable[[Any], Any]) -> Any:  # noqa: ANN401
+    def _energy_joules(self) -> float | None:
+        """Return the energy since the driver was loaded; only differences mean anything."""
+        millijoules = self._ask(self._library.nvmlDeviceGetTotalEnergyConsumption)
+        return None if millijoules is None else millijoules / 1000
+
+    def _throttled_seconds(self) -> dict[str, float]:
+        """Return by reason for how long the driver has held the clock down, for those that it counts."""
+        counted = {}
+        for policy, reason in COUNTED_REASONS.items():
+            status = self._ask(self._library.nvmlDeviceGetViolationStatus, getattr(self._library, policy))
+            if status is not None:
+                counted[reason] = status.violationTime * NANOSECONDS
+        return counted
+
+    def _throttle_reasons(self) -> list[str] | None:
+        """Return what holds the clock down now, or did so for a part of the epoch that counts."""
+        bits = self._ask(self._library.nvmlDeviceGetCurrentClocksThrottleReasons)
+        counted = self._throttled_seconds()
+        if bits is None and not counted:
+            return None
+        least = LEAST_THROTTLED_SHARE * (time.monotonic() - self._begun)
+        found = {name for bit, name in THROTTLE_REASONS.items() if (bits or 0) & bit}
+        before = self._throttled
+        found |= {name for name, seconds in counted.items() if seconds - before.get(name, seconds) > least}
+        return sorted(found)
+
+    def _other_memory_bytes(self) -> int | None:
+        """Return what is in use, less what this process has; None where the driver does not list it.
+
+        In a container processes have other numbers than the driver's.
+        """
+        # Of this version: what the first one calls used holds what the driver keeps for itself, too.
+        memory = self._ask(self._library.nvmlDeviceGetMemoryInfo, self._library.nvmlMemory_v2)
+        processes = self._ask(self._library.nvmlDeviceGetComputeRunningProcesses) or ()
+        own = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
+        if memory is None or not own or None in own:
+            return None
+        others: int = memory.used - sum(own)
+        return max(0, others)
+
+    def _ask(self, question: Callable[..., Any], *about: object) -> Any:  # noqa: ANN401
         try:
-            return question(self._handle)
+            return question(self._handle, *about)
         except self._library.NVMLError:
             return None
 
 
-def open_gpu(device: torch.device) -> Gpu | None:
-    """Return the worker's GPU; None for a CPU worker and where NVML is not installed."""
+def open_gpu(device: torch.device, *, warns: bool = False) -> Gpu | None:
+    """Return the worker's GPU; None for a CPU worker, and where NVML or its driver does not answer.
+
+    `warns`: then print why, and what the report will lack.
+    """
     if device.type != "cuda":
         return None
+    uuid = str(torch.cuda.get_device_properties(device).uuid)
     try:
         library = importlib.import_module("pynvml")
+        return gpu_of(library, uuid, device)
     except ImportError:
-        return None
-    return gpu_of(library, f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+        reason = "nvidia-ml-py is not installed"
+    except library.NVMLError as error:
+        reason = f"NVML: {error}"
+    if warns:
+        lacks = "the report will lack load, memory, clock, throttling, power and energy of the GPUs"
+        print(f"warning: {reason}: {lacks}", file=sys.stderr, flush=True)
+    return None
 
 
-def gpu_of(library: Any, uuid: str) -> Gpu | None:  # noqa: ANN401
-    """Return the GPU of this UUID; None where the driver does not answer."""
+def gpu_of(library: Any, uuid: str, device: torch.device) -> Gpu:  # noqa: ANN401
+    """Return the GPU or MIG instance of this UUID. Raises NVMLError where the driver does not answer."""
+    library.nvmlInit()
+    whole, instance = (uuid if uuid.startswith(UUID_PREFIXES) else prefix + uuid for prefix in UUID_PREFIXES)
     try:
-        library.nvmlInit()
-        return Gpu(library, library.nvmlDeviceGetHandleByUUID(uuid))
+        return Gpu(library, library.nvmlDeviceGetHandleByUUID(whole), device)
     except library.NVMLError:
-        return None
+        return Gpu(library, library.nvmlDeviceGetHandleByUUID(instance), device)
 
 
 def undilated(facts: CpuFacts, before: "Counters", after: "Counters", quota: "ProcessorQuota") -> CpuFacts:
@@ -197,6 +282,15 @@ def undilated(facts: CpuFacts, before: "Counters", after: "Counters", quota: "Pr
         "quota": quota_facts,
     }
     return facts.model_copy(update=update)
+
+
+def communication_threads(before: frozenset[int]) -> frozenset[int]:
+    """Return the threads born since `before` but those of the driver and of the backward pass.
+
+    They carry gradients where nothing but joining the group and its sums came between.
+    """
+    born = {task: thread for task in thread_ids() - before if (thread := _thread(task)) is not None}
+    return frozenset(task for task, (name, _) in born.items() if not name.startswith(NOT_COMMUNICATION))
 
 
 @dataclass(frozen=True)

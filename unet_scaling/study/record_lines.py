@@ -186,6 +186,11 @@ class Budget(StrictModel):
     optimizer_seconds: list[Duration]
     rest_seconds: list[Duration] = Field(description="what is left of the epoch")
     wire_seconds: Duration = Field(description="smallest sync of all workers, summed over the steps")
+    host_paced_seconds: list[Duration] | None = Field(
+        None,
+        description="of the phases but data wait and sync: in which the GPU kept up with the host, so that "
+        "the host set the pace; none on CPUs",
+    )
     longest_step: LongestStep | None = Field(None, description="none in early records")
     host_paced_seconds: list[Duration] | None = Field(
         None,
@@ -201,6 +206,8 @@ class Budget(StrictModel):
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
         counts = {len(getattr(self, column)) for column in PHASE_COLUMNS}
+        if self.host_paced_seconds is not None:
+            counts.add(len(self.host_paced_seconds))
         if len(counts) != 1:
             raise ValueError(f"the phases name different numbers of workers: {sorted(counts)}")
         least = min(self.sync_seconds, default=0.0)
@@ -229,8 +236,9 @@ class CpuFacts(StrictModel):
 
     process_seconds: Duration = Field(description="CPU seconds of all threads")
     thread_seconds: dict[str, Duration] = Field(
-        description="CPU seconds: 'training', 'communication' (threads born while joining the group), the "
-        "largest others by their names, 'other' for what is left; their sum is process_seconds"
+        description="CPU seconds: 'training', 'communication' (threads born while joining the group, on GPUs "
+        "by its first sums too), the largest others by their names, 'other' for what is left; their sum is "
+        "process_seconds"
     )
     training_runqueue_seconds: Duration | None = Field(description="ready to run, but without a core")
     other_seconds: Duration | None = Field(
@@ -255,6 +263,20 @@ class GpuFacts(StrictModel):
     power_watts: Duration | None = Field(description="at the epoch's end")
     energy_joules: Duration | None = Field(description="of the epoch, from the device's counter")
     power_limit_watts: Duration | None = Field(None, description="enforced; none in records without it")
+    sm_clock_mhz: Duration | None = Field(None, description="at the epoch's end; none in early records")
+    throttle_reasons: list[str] | None = Field(
+        None,
+        description="what held the clock down at the epoch's end, or as the driver counts for 1 % of it; "
+        "none in early records",
+    )
+    other_memory_bytes: NonNegativeInt | None = Field(
+        None,
+        description="in use by other processes at the epoch's end; none in early records, and where the "
+        "driver does not list this process, as in a container",
+    )
+    peak_allocated_bytes: NonNegativeInt | None = Field(
+        None, description="most that torch's allocator gave in the epoch; none in early records"
+    )
 
 
 class Startup(StrictModel):
