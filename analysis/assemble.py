@@ -22,10 +22,11 @@ from analysis.contrast import BASELINE, NO, Check, compare, each_against_native,
 from analysis.decide import Recommendation, recommend, width_notes
 from analysis.diagnosis import Diagnosis, diagnose, main_causes, slower_arm
 from analysis.forecast import score_table
+from analysis.gpus import gpu_table
 from analysis.iou import iou_between_frameworks, iou_table, task_scores
 from analysis.machines import ONE_WORKER, check_one_worker
 from analysis.played import PlayedQuality, played_quality, with_played
-from analysis.points import cost_table, gpu_table, interval_notes, summarise, target_of, unequal_work
+from analysis.points import cost_table, interval_notes, summarise, target_of, unequal_work
 from analysis.predict import extrapolate, request_sentences, request_table
 from analysis.saliency import SaliencyFindings, maps_answer, saliency_findings
 from analysis.stats import parallel_map

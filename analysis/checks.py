@@ -53,6 +53,7 @@ from analysis.facts import (
     values_of,
     version_facts,
 )
+from analysis.gpus import check_gpus
 from analysis.iou import COUNTS
 from analysis.machines import (
     Checked,
@@ -160,9 +161,11 @@ def _rows(entries: Iterable["Entry"], subject: Checked, pair: Checked | None) ->
         of = pair if entry.is_of_pair else subject
         if of is None:
             continue
-        check = not_known(NOT_RECORDED)
+        check: Check | None = not_known(NOT_RECORDED)
         if of.headers or not entry.needs_headers:
             check = entry.check(of) if entry.check else check_facts(entry.name, of)
+        if check is None:
+            continue
         samples = subject.study.score.samples
         yield replace(check, check=f"same {samples} evaluated" if entry.name == EVALUATED else entry.name)
 
@@ -495,7 +498,7 @@ def _counts_disturbed(disturbed: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of the fairness table; without a check of its own, facts of headers answer for it.
+    """A row of the fairness table, unless its check returns none; without a check, facts of headers answer.
 
     is_of_pair     it compares native DDP with one other framework
     needs_headers  nothing is known of logs without them
@@ -503,7 +506,7 @@ class Entry:
     """
 
     name: str
-    check: Callable[[Checked], Check] | None = None
+    check: Callable[[Checked], Check | None] | None = None
     is_of_pair: bool = True
     needs_headers: bool = True
     decides_iou: bool = False
@@ -523,6 +526,7 @@ ENTRIES = (
     Entry(PLACES, check_places, needs_headers=False),
     Entry("one run at a time on a core", check_alone, needs_headers=False),
     Entry("same clock of the cores", check_clocks, needs_headers=False),
+    Entry("GPUs alike", check_gpus, needs_headers=False),
     Entry("same work per epoch", check_work, needs_headers=False),
     Entry("order interleaved in time", check_order, needs_headers=False),
     Entry("either framework first", check_first, needs_headers=False),

@@ -347,10 +347,17 @@ TABLES = (
         repeats | launches that are used
         utilization | share of the driver's last sample before the end of an epoch in which the GPU was busy;
             mean over epochs and GPUs | GPU load | .0%
-        memory_bytes | in use at the end of an epoch, by the fullest GPU | memory of the fullest, GB | ~3 GB
+        memory_bytes | in use at the end of an epoch, on the fullest GPU | memory of the fullest, GB | ~3 GB
+        peak_allocated_bytes | the most of it that torch's allocator gave in an epoch
+        other_memory_bytes | of it, that of other processes; empty where the driver does not list them, as in
+            a container | that of others, GB | ~3 GB
+        sm_clock_mhz | at the end of an epoch; mean over epochs and GPUs | SM clock, MHz | ,.0f
+        throttled | share of epochs and GPUs in which it was held down | clock held down | .0%
+        throttle_reasons | by what, in any run of the point | by | text
         power_watts | of one GPU at the end of an epoch | power of one, W | ~3
-        joules_per_image | energy of all GPUs over the images, from the devices' counters
+        joules_per_image | energy of all GPUs over the images: the only number of this name in a report
             | energy, J / {sample} | ~3
+        energy_from | the devices' counters where all runs of the study have them, else power x time
         """,
         "GPUs of the points that recorded them, medians over launches of the epochs in use.",
         "cost", "GPUs of every point"),

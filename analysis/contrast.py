@@ -209,7 +209,6 @@ NOT_ENOUGH = "not enough repeats"
 # Another cause that is half of a difference leaves the frameworks less than it.
 LEAST_SHARE_OF_DIFFERENCE = 0.5
 OTHERS_TOOK = "other processes took "
-ENERGY = "joules_per_image"
 # Published and measured ratios of the two lie between 0.5 and 2.
 LARGEST_RATIO = 10.0
 # Ratios closer than this name the same framework, whichever side of 1 they lie on: 1 % is within noise.
@@ -327,15 +326,9 @@ def _withheld(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_clocks(study: Study) -> pd.DataFrame:
-    """Return the runs with `mhz`, the mean clock of their workers' cores, and power and energy of their GPUs.
-
-    NaN where it is not recorded.
-    """
-    columns = ["frequency_mhz", "gpu_power_limit_watts", "gpu_power_watts"]
-    budgets = study.budgets[columns].astype(float)
-    means = budgets.groupby(study.budgets["run"].astype(str)).mean()
-    runs = study.runs.join(means.rename(columns={"frequency_mhz": "mhz"}), on="run")
-    return runs.assign(**{ENERGY: runs["gpu_power_watts"] * runs["workers"] / runs["images_per_second"]})
+    """Return the runs with `mhz`, the mean clock of their workers' cores; NaN where it is not recorded."""
+    clocks = study.budgets["frequency_mhz"].astype(float).groupby(study.budgets["run"].astype(str)).mean()
+    return study.runs.join(clocks.rename("mhz"), on="run")
 
 
 def speed_facts(study: Study) -> Mapping[Hashable, Row]:

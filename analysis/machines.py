@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from scipy import special  # type: ignore[import-untyped]
 
 from analysis.contrast import (
-    ENERGY,
     MOST_EXAMPLES,
     Check,
     PointPair,
@@ -47,16 +46,6 @@ from unet_scaling.study.repeats import FIXED_SIGNIFICANCE
 ONE_WORKER = "equal on 1 worker"
 # Processors change their clock in steps of 100 MHz, which are 5 % of 2 GHz: one step may be chance.
 LARGEST_CLOCK_DIFFERENCE = 0.05
-_ROUNDING = 1e-9
-# GPUs that wait need more energy for an image, never less: those of the slower framework need less only where
-# they were held to less power. NVML's readings are of moments, and good to some per cent.
-LARGEST_ENERGY_DIFFERENCE = 0.15
-# Column -> what it is, its unit, and by which share of the larger the medians may differ.
-CLOCKS = {
-    "mhz": ("clock of the cores", "MHz", LARGEST_CLOCK_DIFFERENCE),
-    "gpu_power_limit_watts": ("power limit of the GPUs", "W", _ROUNDING),
-    ENERGY: ("energy of an image", "J", LARGEST_ENERGY_DIFFERENCE),
-}
 # Runs that trained together for less of the shorter one's time ran one after the other.
 LEAST_OVERLAP = 0.5
 # In so few honest comparisons does one framework come first as often by chance: 9 pairs of 9, 14 of 15. A
@@ -83,7 +72,7 @@ RunTable = Mapping[str, NDArray[Any]]
 class Checked:
     """What is checked: the runs of a study, and those of native DDP beside another framework's.
 
-    runs         rows of study.runs, with `begin` (seconds since 1970, NaN where not known) and CLOCKS
+    runs         rows of study.runs, with `begin` (seconds since 1970, NaN where not known) and `mhz`
     epochs, evaluations  of each run of the study
     clashes      runs of the study that trained at once on a core or device
     """
@@ -158,7 +147,7 @@ def _median(runs: Iterable[Row], column: str) -> float:
 
 
 def check_clocks(subject: Checked) -> Check:
-    """Check that cores and GPUs of both frameworks had the same clock and power: medians over a point's runs.
+    """Check that the cores of both frameworks had the same clock: medians over a point's runs.
 
     A clock that never changes is that of a virtual machine's description: no measurement, unless the
     frameworks differ in it.
@@ -166,18 +155,12 @@ def check_clocks(subject: Checked) -> Check:
     apart: dict[PointPair, str] = {}
     one_sided: dict[PointPair, str] = {}
     for pair, both in subject.sides.items():
-        for column, (name, unit, most) in CLOCKS.items():
-            medians = [_median(side, column) for side in both]
-            differ = abs(medians[0] - medians[1]) > most * max(medians)
-            if column == ENERGY and differ:
-                speeds = [_median(side, "images_per_second") for side in both]
-                # A slower framework's GPUs need more: less is what tells that they were held back.
-                differ = (speeds[0] - speeds[1]) * (medians[0] - medians[1]) >= 0
-            is_of_one = math.isnan(medians[0]) != math.isnan(medians[1])
-            if differ or is_of_one:
-                values = [[] if math.isnan(each) else [f"{number(each, '~3')} {unit}"] for each in medians]
-                words = in_both(name, values, names_of_pair(subject.study, pair))
-                (one_sided if is_of_one else apart).setdefault(pair, f"{point_name(pair)} {words}")
+        medians = [_median(side, "mhz") for side in both]
+        is_of_one = math.isnan(medians[0]) != math.isnan(medians[1])
+        if clocks_differ(*medians) or is_of_one:
+            values = [[] if math.isnan(each) else [f"{number(each, '~3')} MHz"] for each in medians]
+            words = in_both("clock of the cores", values, names_of_pair(subject.study, pair))
+            (one_sided if is_of_one else apart)[pair] = f"{point_name(pair)} {words}"
     if apart:
         return withhold_claims(first_points(apart.values()), {*apart, *one_sided})
     if one_sided:

@@ -1,4 +1,4 @@
-"""Numbers of a point, each with its interval: throughput, speed-up, efficiency, IoU, costs, and its GPUs.
+"""Numbers of a point, each with its interval: throughput, speed-up, efficiency, IoU and costs.
 
 Time is the training clock of the record: the seconds of the epochs, the warm-up included, without start,
 evaluation and checkpoints. Worker-hours are workers times these hours, node-hours distinct hosts times them.
@@ -24,7 +24,7 @@ from analysis.stats import (
     launches_of,
     timed,
 )
-from analysis.study import GPU_COLUMNS, NAN, POINT, SECONDS_PER_HOUR, SERIES, Array, Integers, Study
+from analysis.study import NAN, POINT, SECONDS_PER_HOUR, SERIES, Array, Integers, Study
 
 NO_BASELINE = "speed-up: no run on 1 worker"
 # Of a point without a baseline: no row has this number.
@@ -217,25 +217,3 @@ def _add_cost(
     censored = at_least.astype(float).where(np.isinf(_values(values)), math.inf).groupby(launches.point).min()
     known = np.isfinite(median) & (_values(censored) >= median)
     add_bounded(table, name, [np.where(known, median, NAN), low, high])
-
-
-def gpu_table(study: Study) -> pd.DataFrame:
-    """Return one row per point whose runs recorded their GPUs: medians over launches, NaN where not known.
-
-    The memory of a launch is that of its fullest GPU; its energy is that of all, over the images in use.
-    """
-    columns = [*POINT, "repeats", "utilization", "memory_bytes", "power_watts", "joules_per_image"]
-    recorded = study.budgets[study.budgets[list(GPU_COLUMNS)].notna().any(axis="columns")]
-    if recorded.empty:
-        return pd.DataFrame(columns=columns)
-    of_run = recorded.assign(run=recorded["run"].astype(str)).groupby("run", sort=False)
-    energy = of_run["gpu_energy_joules"].sum(skipna=False)
-    gpus = pd.DataFrame({
-        "utilization": of_run["gpu_utilization"].mean(skipna=False),
-        "memory_bytes": of_run["gpu_memory_bytes"].max(skipna=False),
-        "power_watts": of_run["gpu_power_watts"].mean(skipna=False),
-        "joules_per_image": energy / of_run["images"].first(),
-    })  # fmt: skip
-    runs = timed(study).runs[["run", *POINT]].merge(gpus.reset_index(), on="run")
-    points = runs.drop(columns="run").groupby(POINT, sort=False)
-    return points.median().assign(repeats=points.size()).reset_index()[columns]

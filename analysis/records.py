@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from unet_scaling.study.record_lines import (
     CpuFacts,
     Epoch,
     Evaluation,
+    GpuFacts,
     Header,
     Provenance,
     Saliency,
@@ -69,6 +71,9 @@ _CPU_SUMS: Mapping[str, Callable[[CpuFacts], float | None]] = {
     "communication_cpu_seconds": lambda facts: facts.thread_seconds.get("communication"),
     "helper_cpu_seconds": helper_seconds,
     "runqueue_seconds": lambda facts: facts.training_runqueue_seconds,
+}
+_OF_GPU: Mapping[str, Callable[[GpuFacts], float | None]] = {
+    "gpu_throttled": lambda facts: None if facts.throttle_reasons is None else bool(facts.throttle_reasons),
 }
 _NOT_RECORDED = "the run recorded no budget (training.budget was off, or its code is older)"
 # So many different numbers agree to nine digits in no two of 10,000 runs by chance.
@@ -261,8 +266,9 @@ def worker_columns(record: Record, stalled: Collection[int] = ()) -> Columns:
     sync or not, so the most that it can have been. `epochs` are those summed: neither warm-up nor
     `stalled`, so that one stall does not pass for the network or the computing of the whole run.
     `cores`, `frequency_mhz` and what is said of GPUs, but for energy, are means, `peak_memory_bytes` is the
-    highest. NaN where one of these epochs does not say: a part of the epochs would not sum to the run's
-    seconds. `no_budget` says why phases and wire are not known.
+    highest, and `gpu_throttle_reasons` are those of all workers. NaN where one of these epochs does not say:
+    a part of the epochs would not sum to the run's seconds. `no_budget` says why phases and wire are not
+    known.
     """
     assert record.provenance is not None
     workers = record.provenance.workers
@@ -285,14 +291,19 @@ def worker_columns(record: Record, stalled: Collection[int] = ()) -> Columns:
     else:
         why = next((each.no_budget for each in used if each.no_budget), _NOT_RECORDED)
         found |= dict.fromkeys((*PHASE_COLUMNS, "wire_seconds"), NAN) | {"no_budget": why}
+    paced = [each.host_paced_seconds for each in budgets if each.host_paced_seconds is not None]
+    found["host_paced_seconds"] = np.sum(paced, axis=0) if len(paced) == len(used) else NAN
     cpu = [epoch.cpu for epoch in used]
     found |= {name: _by_worker(cpu, value).sum(axis=0) for name, value in _CPU_SUMS.items()}
     found |= {name: _by_worker(cpu, attrgetter(name)).mean(axis=0) for name in ("cores", "frequency_mhz")}
     found["peak_memory_bytes"] = _by_worker(cpu, attrgetter("peak_memory_bytes")).max(axis=0)
     found["waiting_seconds"] = np.sum([_waiting(epoch, len(workers)) for epoch in used], axis=0)
+    gpu = [epoch.gpu for epoch in used]
     for name in GPU_COLUMNS:
-        values = _by_worker([epoch.gpu for epoch in used], attrgetter(name.removeprefix("gpu_")))
+        values = _by_worker(gpu, _OF_GPU.get(name, attrgetter(name.removeprefix("gpu_"))))
         found[name] = values.sum(axis=0) if name == "gpu_energy_joules" else values.mean(axis=0)
+    reasons = [[*(facts.throttle_reasons or [])] for workers in gpu for facts in workers or ()]
+    found["gpu_throttle_reasons"] = " ".join(sorted({*chain.from_iterable(reasons)}))
     return {name: np.full(len(workers), found[name]) for name in BUDGET_COLUMNS[1:]}
 
 

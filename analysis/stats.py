@@ -49,6 +49,8 @@ _FEWEST_BLOCKS = 2
 REALISATIONS = 20
 # The usual convention for the chance to find a difference that is there (Cohen 1988).
 POWER = 0.8
+# Of a figure at a point: a report has dozens of them.
+CHANCE_OF_APART = 0.001
 CONTRAST_COLUMNS = ("median", "low", "high", "centre", "error", "freedom", "fewest", "needed")
 NORMAL_QUANTILES = float(special.ndtri((1 + CONFIDENCE) / 2) + special.ndtri(POWER))
 
@@ -317,6 +319,20 @@ def block_deviations(study: Study, runs: Sequence[str]) -> Array:
 
 def _log_throughput(work: Array, seconds: Array) -> Array:
     return np.asarray(np.log(work.sum(axis=-1) / seconds.sum(axis=-1)), dtype=np.float64)
+
+
+def apart(first: Array, second: Array, least: float) -> bool:
+    """Return whether two means differ by more than `least`, and than chance explains: Student's t, at 0.1 %.
+
+    Dozens of figures and points are asked: at 5 % every report would name some.
+    """
+    freedom = len(first) + len(second) - 2
+    chance = 0.0
+    if freedom:
+        squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (first, second))
+        error = math.sqrt(squares / freedom * (1 / len(first) + 1 / len(second)))
+        chance = -float(special.stdtrit(freedom, CHANCE_OF_APART / 2)) * error
+    return bool(abs(first.mean() - second.mean()) > max(least, chance))
 
 
 def contrast_of(samples: Sequence[Array], interval: Interval) -> dict[str, float]:

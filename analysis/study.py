@@ -59,12 +59,13 @@ EVALUATION_COLUMNS = (
 SCORE_COLUMNS = ("run", "epochs", "score", "value")
 GPU_COLUMNS = (
     "gpu_utilization", "gpu_memory_bytes", "gpu_power_watts", "gpu_power_limit_watts", "gpu_energy_joules",
+    "gpu_sm_clock_mhz", "gpu_other_memory_bytes", "gpu_peak_allocated_bytes", "gpu_throttled",
 )  # fmt: skip
 BUDGET_COLUMNS = (
     "run", "worker", "host", "epochs", "seconds", "images", "steps", "worker_seconds", *PHASE_COLUMNS,
     "wire_seconds", "process_cpu_seconds", "training_cpu_seconds", "communication_cpu_seconds",
     "helper_cpu_seconds", "waiting_seconds", "runqueue_seconds", "cores", "frequency_mhz",
-    "peak_memory_bytes", "no_budget", *GPU_COLUMNS,
+    "peak_memory_bytes", "no_budget", *GPU_COLUMNS, "gpu_throttle_reasons", "host_paced_seconds",
 )  # fmt: skip
 PROBE_COLUMNS = ("run", "bytes", "repeats", "median_seconds", "minimum_seconds")
 STARTUP_TABLE_COLUMNS = ("run", "worker", *STARTUP_COLUMNS)

@@ -70,7 +70,8 @@ CLOCK_MHZ = 2900.0
 class Honest:
     """What is true of a study: native DDP is faster by `advantage` on several workers, all else is equal.
 
-    `noise` is the standard deviation of a launch and of a repeat; `speed` is the machine's against another,
+    `noise` is the standard deviation of a launch and of a repeat, `nodes` that of the clocks of the GPUs that
+    a launch gets; `speed` is the machine's against another,
     `overhead` that of averaging against WIRE; `has_files`: with step samples and older logs.
     """
 
@@ -81,6 +82,7 @@ class Honest:
     noise: float = 0.004
     seed: int = 1
     is_gpu: bool = False
+    nodes: float = 0.0
     hosts: Sequence[str] = ("node1",)
     iou: float = 0.82
     training: Mapping[str, Any] | None = None
@@ -149,10 +151,12 @@ def _write_run(
     """Write the files of one run; return its seconds of training."""
     sample = StepSample(config.workers, config.seed)
     epochs = []
+    # A launch gets its own nodes. Spawned generators leave the others' numbers as they are.
+    cooler = float(random.spawn(1)[0].normal(0, truth.nodes)) if truth.is_gpu else None
     for number in range(config.training.epochs):
         phases = _phases(config, truth, pace * (1.3 if number == 0 else 1.0), random)
         sample.add(number, 0, phases)
-        epochs.append(_epoch(config, number, phases, truth.is_gpu, random))
+        epochs.append(_epoch(config, number, phases, cooler, random))
     every = config.training.evaluate_every or config.training.epochs
     results = [
         evaluation(config, epochs[:after], _iou(config, truth.iou, after, random))
@@ -184,7 +188,9 @@ def _phases(config: RunConfig, truth: Honest, pace: float, random: np.random.Gen
     return np.asarray(phases)
 
 
-def _epoch(config: RunConfig, number: int, phases: Array, is_gpu: bool, random: np.random.Generator) -> Epoch:
+def _epoch(
+    config: RunConfig, number: int, phases: Array, cooler: float | None, random: np.random.Generator
+) -> Epoch:
     totals = phases.sum(axis=1)
     seconds = totals.sum(axis=1)
     steps = phases.sum(axis=2)
@@ -213,7 +219,7 @@ def _epoch(config: RunConfig, number: int, phases: Array, is_gpu: bool, random: 
             }
         ),
         cpu=[_processor(worker, totals[worker], random) for worker in range(config.workers)],
-        gpu=[_graphics(total, random) for total in seconds] if is_gpu else None,
+        gpu=None if cooler is None else [_graphics(total, cooler, random) for total in seconds],
     )
 
 
@@ -234,10 +240,19 @@ def _processor(worker: int, totals: Array, random: np.random.Generator) -> CpuFa
     )
 
 
-def _graphics(seconds: float, random: np.random.Generator) -> GpuFacts:
-    watts = 640 + float(random.normal(0, 5))
+def _graphics(seconds: float, node: float, random: np.random.Generator) -> GpuFacts:
+    """Return what a GPU used: its clock is higher by the share `node`, its power less."""
+    watts = (1 - node) * (640 + float(random.normal(0, 5)))
     return GpuFacts(
-        utilization=0.97, memory_bytes=6 * 2**30, power_watts=watts, energy_joules=watts * float(seconds)
+        utilization=0.97,
+        memory_bytes=6 * 2**30,
+        power_watts=watts,
+        energy_joules=watts * float(seconds),
+        power_limit_watts=700.0,
+        sm_clock_mhz=15.0 * round((1 + node) * 117),
+        throttle_reasons=["sw_power_cap"] if random.spawn(1)[0].uniform() < 0.2 else [],
+        other_memory_bytes=2**20,
+        peak_allocated_bytes=4 * 2**30,
     )
 
 

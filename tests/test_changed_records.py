@@ -17,6 +17,7 @@ import pytest
 from analysis.assemble import make_report
 from analysis.checks import fairness_checks, fairness_table
 from analysis.contrast import WITHHELD
+from analysis.gpus import BY_COUNTER, BY_POWER
 from analysis.load import load_study
 from analysis.machines import check_one_worker
 from analysis.study import Study
@@ -79,6 +80,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 REFUSED = "refused"
 UNMATCHED = "unmatched"
 CLOCK = "same clock of the cores"
+GPUS = "GPUs alike"
 ORDER = "order interleaved in time"
 WORK = "same work per epoch"
 TRAINING = "same training"
@@ -94,8 +96,8 @@ def other_weights(_: Lines, result: Evaluation) -> Evaluation:
     return result.model_copy(update={"weights_sha256": digest(f"other weights after {result.epochs}")})
 
 
-def half_the_limit(epoch: Epoch) -> list[GpuFacts]:
-    return [facts.model_copy(update={"power_limit_watts": 350.0}) for facts in epoch.gpu or ()]
+def gpus(**fields: object) -> Change:
+    return in_epochs(gpu=lambda epoch: [facts.model_copy(update=fields) for facts in epoch.gpu or ()])
 
 
 def watts(share: float) -> Change:
@@ -165,10 +167,18 @@ ON_GPUS: list[tuple[str, Change, str, str]] = [
         NODES,
         "MIG-0 in Horovod",
     ),
-    ("Epoch.gpu", in_epochs(gpu=None), CLOCK, "not recorded in Horovod"),
-    ("GpuFacts.power_limit_watts", in_epochs(gpu=half_the_limit), CLOCK, "350 W in Horovod"),
-    ("GpuFacts.power_watts", in_turn(watts(0.5), slower(1.1)), CLOCK, "in Horovod"),
+    ("Epoch.gpu", in_epochs(gpu=None), GPUS, "not recorded in Horovod"),
+    ("GpuFacts.power_limit_watts", gpus(power_limit_watts=350.0), GPUS, "350 W in Horovod"),
+    ("GpuFacts.energy_joules", in_turn(watts(0.5), slower(1.1)), GPUS, "J in Horovod"),
+    ("GpuFacts.sm_clock_mhz", in_turn(gpus(sm_clock_mhz=1500.0), slower(1.1)), GPUS, "1,500 MHz in Horovod"),
     ("Epoch.loss", in_epochs(loss=0.36), TRAINING, "0.36 in horovod"),
+]
+# Field, change in Horovod's runs, the mark of the row on GPUs, and what is named.
+BESIDE_CLAIMS: list[tuple[str, Change, str, str]] = [
+    ("GpuFacts.throttle_reasons", gpus(throttle_reasons=["hw_slowdown"]), "no", "100 % in Horovod"),
+    ("GpuFacts.other_memory_bytes", gpus(other_memory_bytes=2**34), "no", "100 % in Horovod"),
+    ("GpuFacts.utilization", gpus(utilization=0.7), "yes", "70 % in Horovod"),
+    ("GpuFacts.power_watts", gpus(power_watts=300.0), "yes", "300 W in Horovod"),
 ]
 # What an honest study may have otherwise in one arm, and why.
 MAY_DIFFER: Mapping[str, str] = {
@@ -189,12 +199,7 @@ MAY_DIFFER: Mapping[str, str] = {
     "Epoch.budget": "what is measured",
     "Epoch.no_budget": "says why budget is missing, which is an option",
     "Epoch.gradient_norms": "follow from weights and batches, which are compared",
-    "GpuFacts.utilization": "follows from what is measured",
     "GpuFacts.memory_bytes": "of buffers that each framework has",
-    "GpuFacts.energy_joules": "follows from power",
-    "GpuFacts.sm_clock_mhz": "not read yet",
-    "GpuFacts.throttle_reasons": "not read yet",
-    "GpuFacts.other_memory_bytes": "not read yet",
     "GpuFacts.peak_allocated_bytes": "of buffers that each framework has",
 }
 
@@ -202,7 +207,7 @@ MAY_DIFFER: Mapping[str, str] = {
 def test_every_recorded_field_is_compared_or_may_differ() -> None:
     models: tuple[type[StrictModel], ...] = (Header, WorkerFacts, Epoch, GpuFacts)
     recorded = {f"{model.__name__}.{field}" for model in models for field in model.model_fields}
-    compared = {field for field, *_ in (*ON_CPUS, *ON_GPUS)}
+    compared = {field for field, *_ in (*ON_CPUS, *ON_GPUS, *BESIDE_CLAIMS)}
     assert recorded - compared == MAY_DIFFER.keys()
 
 
@@ -231,6 +236,49 @@ def test_a_fact_of_one_arm_alone_withholds(
         told = str(table.loc[shown, "fact"])
         assert table.loc[shown, "withholds"], f"{field}: {told}"
     assert named in told
+
+
+@pytest.mark.parametrize(("field", "change", "mark", "named"), BESIDE_CLAIMS)
+def test_what_one_arms_gpus_met_is_named_unless_it_is_chance(
+    field: str, change: Change, mark: str, named: str, tmp_path: Path, honest: dict[str, Path]
+) -> None:
+    """Of both arms, or of one run of three, it is none of either."""
+    cases: list[tuple[Framework | None, Sequence[int], bool]] = [
+        ("horovod", (1, 2, 3), True), ("horovod", (2,), False), (None, (1, 2, 3), False),
+    ]  # fmt: skip
+    for number, (framework, repeats, is_named) in enumerate(cases):
+        folder = shutil.copytree(honest["GPUs"], tmp_path / str(number))
+        Runs(folder).of(framework, repeats=repeats).change(change)
+        row = table_of(load_study(folder)).loc[GPUS]
+        assert (named in row["fact"]) == is_named, row["fact"]
+        assert (row["mark"], row["withholds"]) == (mark if is_named else "yes", False)
+
+
+@pytest.mark.parametrize("repeats", [3, 5])
+def test_gpus_of_other_nodes_in_every_launch_are_no_reason_to_refuse(repeats: int, tmp_path: Path) -> None:
+    truth = Honest(workers=(1, 2, 4, 8), repeats=repeats, is_gpu=True, nodes=0.04)
+    marks = []
+    for seed in range(4):
+        study = write_honest(tmp_path / str(seed), replace(truth, seed=seed))
+        marks.append(table_of(load_study(study)).loc[GPUS, "mark"])
+    assert marks == ["yes"] * 4
+
+
+@pytest.mark.parametrize("has_counter", [True, False])
+def test_one_number_is_called_the_energy_of_an_image(
+    has_counter: bool, tmp_path: Path, honest: dict[str, Path]
+) -> None:
+    """By the devices' counters, whatever the power was at one moment; one run without leaves none with."""
+    folder = shutil.copytree(honest["GPUs"], tmp_path / "study")
+    Runs(folder).of("horovod").change(gpus(power_watts=1000.0))
+    if not has_counter:
+        Runs(folder).of("pytorch_native", workers=[1], repeats=[1]).change(gpus(energy_joules=None))
+    table = pd.read_csv(reported(folder) / "gpu.csv").set_index(["framework", "workers"])
+    joules = table["joules_per_image"].to_dict()
+    assert joules["horovod", 1] / joules["pytorch_native", 1] == pytest.approx(
+        1 if has_counter else 1000 / 640, rel=0.05
+    )
+    assert set(table["energy_from"]) == {BY_COUNTER if has_counter else BY_POWER}
 
 
 @pytest.mark.parametrize(
