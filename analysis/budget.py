@@ -41,7 +41,7 @@ MOST_EXTRAPOLATED = 16
 _MEASURED = ("wire_seconds", "floor_seconds", "latency_seconds", "bytes_per_second")
 
 
-_BUDGET_COLUMNS = [*POINT, "repeats", *bounded("deviation", *PARTS, CONTENDED), "rest_of_step"]
+_BUDGET_COLUMNS = [*POINT, "repeats", *bounded("deviation", *PARTS, CONTENDED), "rest_of_step", "host_paced"]
 _DIFFERENCE_COLUMNS = [*PAIR, "pairs", *bounded("difference", *PARTS)]
 _NETWORK_COLUMNS = [*POINT, "repeats", "gradient_bytes", *bounded(*_MEASURED)]
 
@@ -88,6 +88,13 @@ def _had_equal_work(study: Study, runs: pd.DataFrame) -> "pd.Series[bool]":
         point = study.headers[str(run)].config
         expected.append(steps * point.workers * point.passes_per_step * point.training.batch_per_worker)
     return runs["images"] == expected
+
+
+def host_paced_shares(study: Study) -> "pd.Series[float]":
+    """Return by run the share of its workers' time in which the GPUs kept up with the host; NaN of CPUs."""
+    columns = study.budgets[["host_paced_seconds", "worker_seconds"]].astype(float)
+    sums = columns.groupby(study.budgets["run"].astype(str)).sum(min_count=1)
+    return sums["host_paced_seconds"] / sums["worker_seconds"]
 
 
 def share_array(shares: pd.DataFrame) -> Array:
@@ -153,6 +160,8 @@ def budget_table(study: Study) -> pd.DataFrame:
     contended = [PARTS.index(part) for part in CONTENDED_PARTS]
     _add(table, CONTENDED, parts[contended].sum(axis=0), replicated[contended].sum(axis=0))
     table["rest_of_step"] = of_points[PARTS.index("rest"), chosen]
+    paced = np.asarray(runs["run"].map(host_paced_shares(study)), dtype=np.float64)
+    table["host_paced"] = launches.medians(paced)[chosen]
     return table[_BUDGET_COLUMNS]
 
 

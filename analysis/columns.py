@@ -187,6 +187,8 @@ TABLES = (
         """ + _OVERHEAD + """
         contended ± | data_wait and compute together, no further part: what competing threads slow
         rest_of_step | share of a step that no phase explains
+        host_paced | share of the workers' time, outside data wait and sync, in which GPUs waited for their
+            host; no part of the sum, empty of CPUs | GPU waits for host | .1%
         """,
         "1 - efficiency in parts that sum to it; shares of the workers' time ([budget.md](budget.md)). "
         "Points without an overhead budget have no row.", "budget",

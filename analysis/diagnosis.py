@@ -21,16 +21,17 @@ from analysis.budget import (
     CONTENDED,
     CONTENDED_PARTS,
     PARTS,
+    host_paced_shares,
     known_points,
     run_shares,
     series_at,
     share_array,
     shares_of,
 )
-from analysis.contrast import NO_DIFFERENCE
+from analysis.contrast import NO_DIFFERENCE, sides
 from analysis.decide import Recommendation, slower_framework
 from analysis.facts import is_sharing
-from analysis.stats import CONFIDENCE, SHARE, bounds, launches_of, timed
+from analysis.stats import CONFIDENCE, SHARE, apart, bounds, launches_of, timed
 from analysis.study import COMPARED, ENDS, NAN, POINT, SERIES, Study, bounded
 from analysis.text import lines
 from unet_scaling.study.config import Framework
@@ -120,6 +121,15 @@ class Straggler:
 
 
 @dataclass(frozen=True)
+class HostPaced:
+    """How much more of the workers' time a point's GPUs waited for the host than those of `than` did."""
+
+    share: float
+    than: str
+    than_share: float
+
+
+@dataclass(frozen=True)
 class PointFacts:
     """One point: its shares of worker time and their overhead against 1 worker, NaN where not known.
 
@@ -132,6 +142,7 @@ class PointFacts:
                       in sync or not, `runqueue_most`; the share that went to other processes, `busy`;
                       `cores` and `frequency_mhz` of a worker
     network           seconds of one step on the `wire`, of its `floor` and of an empty message, `latency`
+    host_paced        none where its GPUs did not wait for the host more than those of another framework
     busy_launches     those, of `launches`, that other programs disturbed; they had at most `busiest`
     alone             the same series on 1 worker
     """
@@ -147,6 +158,7 @@ class PointFacts:
     busy_launches: int
     busiest: float
     straggler: Straggler | None
+    host_paced: HostPaced | None
     alone: "PointFacts | None"
 
     @property
@@ -236,10 +248,11 @@ def diagnose(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> list[
 def main_causes(diagnoses: Sequence[Diagnosis], budget: pd.DataFrame) -> dict[str, Diagnosis]:
     """Return by options what most efficiency is lost by, or the busy machine that hides it.
 
-    Not where no loss against 1 worker is known, nor of refused runs, nor what 1 worker waits for as well.
+    Not where no loss against 1 worker is known, nor of refused runs, nor what 1 worker waits for as well,
+    nor what is a difference of frameworks.
     """
     known = set(budget.dropna(subset=["deviation"])[POINT].itertuples(index=False, name=None))
-    lost = [each for each in diagnoses if each.rule not in ("shared device", "negotiation")]
+    lost = [each for each in diagnoses if each.rule not in ("shared device", "negotiation", "host-paced")]
     return {
         each.options: each
         for each in reversed(lost)
@@ -298,6 +311,7 @@ def point_facts(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> It
     medians, replicated = shares_of(launches, shares)
     ends = np.clip(np.stack(bounds(replicated)), *SHARE)
     points = runs.groupby(launches.point)[POINT].first()[known_points(launches, shares)]
+    paced = _paced_by_host(study)
     for _, series in points.groupby(SERIES, sort=False):
         by_workers = series.sort_values("workers", kind="stable").index
         facts: PointFacts | None = None
@@ -310,7 +324,7 @@ def point_facts(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> It
             alone = facts if facts is not None and facts.header.config.workers == 1 else None
             of_runs = runs[launches.point == number]
             overhead, of_network = (_row_of(of_runs, table) for table in (budget, network))
-            facts = _facts(study, of_runs, of_point, overhead, of_network, alone)
+            facts = _facts(study, of_runs, of_point, overhead, of_network, alone, paced)
         if facts is not None:
             yield facts
 
@@ -322,12 +336,14 @@ def _facts(
     overhead: Numbers,
     network: Numbers,
     alone: PointFacts | None,
+    paced: Mapping[tuple[Any, ...], HostPaced],
 ) -> PointFacts:
     budgets = study.budgets[study.budgets["run"].isin(runs["run"])]
     budgets = budgets.assign(core_seconds=budgets["worker_seconds"] * budgets["cores"].astype(float))
     headers = [study.headers[run] for run in runs["run"]]
+    key = tuple(runs[name].tolist()[0] for name in POINT)
     return PointFacts(
-        key=tuple(runs[name].tolist()[0] for name in POINT),
+        key=key,
         header=headers[0],
         step_seconds=float(runs["step_seconds"].median()),
         shares=shares,
@@ -350,6 +366,7 @@ def _facts(
         busy_launches=int((runs["busy_share"] >= DISTURBED_SHARE).sum()),
         busiest=float(runs["busy_share"].max()),
         straggler=_straggler(budgets),
+        host_paced=paced.get(key),
         alone=alone,
     )
 
@@ -392,23 +409,42 @@ def _straggler(budgets: pd.DataFrame) -> Straggler | None:
     return max(slow, key=lambda straggler: straggler.slower, default=None)
 
 
+def _paced_by_host(study: Study) -> dict[tuple[Any, ...], HostPaced]:
+    """Return by POINT where GPUs waited for the host more than native DDP's or another framework's there did.
+
+    What both have is no cause of a difference: only where it differs by more than chance is it one.
+    """
+    runs = study.runs.assign(paced=study.runs["run"].map(host_paced_shares(study)))
+    found: dict[tuple[Any, ...], HostPaced] = {}
+    for pair, both in sides(runs.to_dict("records")).items():
+        shares = [np.array([row["paced"] for row in side], dtype=np.float64) for side in both]
+        is_known = not any(np.isnan(each).any() for each in shares)
+        if not is_known or not apart(shares[0], shares[1], REPORTED_OVERHEAD):
+            continue
+        arms = ((COMPARED[0], pair.native_knobs), (pair.framework, pair.horovod_knobs))
+        more = int(shares[1].mean() > shares[0].mean())
+        own, other = float(shares[more].mean()), float(shares[1 - more].mean())
+        excess = HostPaced(own - other, study.names[arms[1 - more][0]], other)
+        key = (pair.options, *arms[more], pair.workers)
+        found[key] = max(found.get(key, excess), excess, key=lambda each: each.share)
+    return found
+
+
 def causes(facts: PointFacts) -> Iterator[tuple[str, Stake]]:
     """Yield the rules that find their evidence at a point, each with what is at stake.
 
     On a busy machine only what does not depend on times is told.
     """
     config, overhead, straggler = facts.header.config, facts.overhead, facts.straggler
-    is_bound = facts.shares["data_wait"] >= INPUT_BOUND
-    grew_without_interval = math.isnan(overhead["data_wait_low"]) and overhead["data_wait"] >= INPUT_SLOWER
+    paced = facts.host_paced
     if facts.disturbed:
         yield "machine busy", (max(each.busiest for each in facts.disturbed), NAN, NAN)
-    elif is_bound and math.isnan(overhead["data_wait"]):
-        yield "input-bound", _stake(facts.shares, "data_wait")
-    # What 1 worker waits for as long is no cause of lost efficiency.
-    elif (is_bound and (facts.is_significant("data_wait") or grew_without_interval)) or (
-        overhead["data_wait"] >= INPUT_SLOWER and facts.is_not_for_cores("data_wait")
-    ):
-        yield "input-bound", _stake(overhead, "data_wait")
+    elif paced:
+        yield "host-paced", (paced.share, NAN, NAN)
+    input_bound = None if facts.disturbed else _input_bound(facts)
+    # A GPU that has caught up with the host idles in data wait, too, for as long as that gathers a batch.
+    if input_bound and not (paced and paced.share >= input_bound[0]):
+        yield "input-bound", input_bound
     # That a thread waited is counted in every launch, whatever its pace: no wider interval is asked for.
     is_shown = any(not overhead[f"{part}_low"] < LEAST_SHOWN_OVERHEAD for part in CONTENDED_PARTS)
     if not facts.disturbed and overhead[CONTENDED] >= REPORTED_OVERHEAD and is_shown and facts.is_contended:
@@ -438,6 +474,21 @@ def causes(facts: PointFacts) -> Iterator[tuple[str, Stake]]:
         is_own = not low < NEGOTIATION_ALONE and not alone.processor["runqueue_most"] >= EXPLAINS * share
         if share >= NEGOTIATION_ALONE and is_own:
             yield "negotiation", (share, low, high)
+
+
+def _input_bound(facts: PointFacts) -> Stake | None:
+    """Return what is at stake where workers wait for samples."""
+    overhead = facts.overhead
+    is_bound = facts.shares["data_wait"] >= INPUT_BOUND
+    grew_without_interval = math.isnan(overhead["data_wait_low"]) and overhead["data_wait"] >= INPUT_SLOWER
+    if is_bound and math.isnan(overhead["data_wait"]):
+        return _stake(facts.shares, "data_wait")
+    # What 1 worker waits for as long is no cause of lost efficiency.
+    if (is_bound and (facts.is_significant("data_wait") or grew_without_interval)) or (
+        overhead["data_wait"] >= INPUT_SLOWER and facts.is_not_for_cores("data_wait")
+    ):
+        return _stake(overhead, "data_wait")
+    return None
 
 
 def _stake(numbers: Numbers, part: str) -> Stake:

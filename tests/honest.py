@@ -209,6 +209,7 @@ def _epoch(
         budget=Budget.model_validate(
             budget
             | {
+                "host_paced_seconds": None if cooler is None else (0.05 * seconds).tolist(),
                 "wire_seconds": float(phases[:, :, Phase.SYNC].min(axis=0).sum()),
                 "longest_step": LongestStep(
                     step=longest,

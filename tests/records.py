@@ -385,7 +385,8 @@ QUIET = {"communication": 0.0, "runqueue": 0.0}
 class Steps:
     """Seconds of each phase of a step: one number for all workers, or one for each.
 
-    `sync` of a worker is wire and what it waits for others beyond it. `contended` are CPU seconds of helper
+    `sync` of a worker is wire and what it waits for others beyond it. `host_paced` are those in which a GPU
+    waited for its host. `contended` are CPU seconds of helper
     threads, of other processes and of waiting for a core, of a step.
     """
 
@@ -397,6 +398,7 @@ class Steps:
     optimizer: float | Sequence[float] = 0.006
     rest: float | Sequence[float] = 0.001
     wire: float = 0.0
+    host_paced: float | None = None
     contended: Mapping[str, float] = field(default_factory=lambda: QUIET)
     cores: int = 1
     frequency_mhz: float | None = 3000.0
@@ -494,7 +496,8 @@ def _budget(steps: Steps, workers: int, scale: float) -> Budget:
     }
     if workers > 1:
         phases["sync_seconds"] = [max(each, LEAST_SYNC_SECONDS) for each in phases["sync_seconds"]]
-    return Budget.model_validate(phases | {"wire_seconds": scale * steps.wire})
+    paced = None if steps.host_paced is None else [scale * steps.host_paced] * workers
+    return Budget.model_validate(phases | {"wire_seconds": scale * steps.wire, "host_paced_seconds": paced})
 
 
 def _processor(steps: Steps, worker: int, scale: float) -> CpuFacts:

@@ -196,6 +196,11 @@ def processors(**fields: object) -> Change:
     return epochs(lambda epoch: {"cpu": [changed(facts) for facts in epoch.cpu or ()]})
 
 
+def gpus(**fields: object) -> Change:
+    """Return a change of these facts of every worker's GPU."""
+    return in_epochs(gpu=lambda epoch: [facts.model_copy(update=fields) for facts in epoch.gpu or ()])
+
+
 def results(make: Callable[[Lines, Evaluation], Evaluation]) -> Change:
     """Return a change of every evaluation."""
     return lambda lines: replace(lines, results=[make(lines, result) for result in lines.results])

@@ -32,6 +32,7 @@ from tests.tampering import (
     Runs,
     config,
     epochs,
+    gpus,
     header,
     in_epochs,
     in_turn,
@@ -94,10 +95,6 @@ def of_fewer_images(_: Lines, result: Evaluation) -> Evaluation:
 
 def other_weights(_: Lines, result: Evaluation) -> Evaluation:
     return result.model_copy(update={"weights_sha256": digest(f"other weights after {result.epochs}")})
-
-
-def gpus(**fields: object) -> Change:
-    return in_epochs(gpu=lambda epoch: [facts.model_copy(update=fields) for facts in epoch.gpu or ()])
 
 
 def watts(share: float) -> Change:

@@ -176,6 +176,7 @@ HARDLY_SLOW = Steps(
 TINY = Steps(data_wait=0, forward=0.002, backward=0.003, optimizer=0)
 WIRED, SYNCED = Steps(sync=0.02, wire=0.02), Steps(sync=0.005, wire=0.005)
 SYNC_NORM = {"model": {"batch_norm": "sync"}, "training": {"channels_last": False}}
+HOST_PACED = Steps(data_wait=0.018, host_paced=0.0158)
 PACES = (1.0, 1.04, 1.02)
 
 
@@ -183,7 +184,8 @@ PACES = (1.0, 1.04, 1.02)
 class Case:
     """Three repeats on 1 and on several workers; what one rule says of them, None where it is silent.
 
-    `turns`: in each repeat another worker is slow; `paces` are of the repeats on several workers.
+    `turns`: in each repeat another worker is slow; `paces` are of the repeats on several workers;
+    `native` are the steps of native DDP on as many.
     """
 
     rule: str
@@ -198,6 +200,7 @@ class Case:
     turns: bool = False
     about: Mapping[str, object] | None = None
     paces: Sequence[float] = (1.0, 1.0, 1.0)
+    native: Steps | None = None
 
     @property
     def runs(self) -> str:
@@ -214,6 +217,8 @@ class Case:
             steps = slow_one(repeat) if self.turns else self.steps
             more = {"pace": pace, "probe": make_probe(), "facts": self.facts, **shared}
             write_budget_run(folder, self.framework, self.workers, repeat, steps, **more)
+            if self.native:
+                write_budget_run(folder, NATIVE, self.workers, repeat, self.native, **more)
 
 
 def slow_one(repeat: int) -> Steps:
@@ -229,7 +234,7 @@ def silent(rule: str, steps: Steps, **more: Any) -> Case:
 
 INPUT, CONTENTION, SLOWER, BUSY = "input-bound", "core contention", "slower compute", "machine busy"
 STRAGGLER, IMBALANCE, WIRE = "straggling host", "load imbalance", "wire above its floor"
-NEGOTIATION, LITTLE = "negotiation", "too little work"
+NEGOTIATION, LITTLE, PACED = "negotiation", "too little work", "host-paced"
 CORES, HOSTS = "why_cores.toml", "fewer workers per host"
 # All in one study, as sets of options: none is compared with another.
 CASES = (
@@ -276,6 +281,13 @@ CASES = (
     Case(LITTLE, ("near the 2.05 ms", "batch_per_worker"), replace(TINY, sync=0.003, wire=0.003),
     alone=TINY),
     silent(LITTLE, Steps(sync=0.03, wire=0.03)),
+    Case(PACED, ("in 14.8 % of", "9.7 % more than with native DDP", "batch_per_worker", "!storage"),
+    HOST_PACED, native=Steps(host_paced=0.005)),
+    silent(INPUT, HOST_PACED, native=Steps(host_paced=0.005)),
+    # Both wait as long: no cause of a difference, and what grows is the wait for data.
+    silent(PACED, HOST_PACED, native=HOST_PACED),
+    Case(INPUT, ("profile",), HOST_PACED, native=HOST_PACED),
+    silent(PACED, HOST_PACED),
     # No cause is named beside a rival that the record does not exclude: each speaks without it, above.
     Case(SLOWER, (CORES, "perhaps"), Steps(forward=0.04, contended=OTHERS)),
     Case(SLOWER, (CORES, "perhaps"), Steps(forward=0.04, sync=0.02, wire=0.02, contended=NO_CORE)),

@@ -106,6 +106,7 @@ def test_reads_what_was_written(tmp_path: Path) -> None:
         ({"sync_seconds": [-0.1]}, "greater than or equal to 0"),
         ({"sync_seconds": [float("nan")]}, "sync_seconds.0: Input should be a valid number, found null"),
         ({"forward_seconds": [0.4, 0.4]}, "different numbers of workers"),
+        ({"host_paced_seconds": [0.1, 0.1]}, "different numbers of workers"),
         ({"wire_seconds": 0.3}, "wire is 0.3 s, but a worker's sync only 0.2 s"),
         ({"forward_seconds": [0.41]}, "the phases of worker 0 sum to 1.51 s, its epoch took 1.5 s"),
         (budget(workers=2), "budget is of 2 workers, worker_seconds of 1"),
