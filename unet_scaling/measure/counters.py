@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from unet_scaling.group.group import Group
-from unet_scaling.group.watchdog import TASKS, busy_seconds, stat_seconds, thread_ids
+from unet_scaling.group.watchdog import TASKS, blocking, busy_seconds, stat_seconds, thread_ids
 from unet_scaling.study.dilation import dilation
 from unet_scaling.study.record_lines import CpuFacts, GpuFacts, QuotaFacts
 from unet_scaling.study.validation import StrictModel
@@ -45,6 +45,8 @@ KIBIBYTE = 1024
 # By which the CUDA driver names its threads, and torch those of the backward pass. NCCL names its own only
 # under NCCL_SET_THREAD_NAME = 1: they are told by when they are born.
 NOT_COMMUNICATION = ("cuda", "pt_autograd_")
+# NCCL connects the workers otherwise for short messages than for long ones.
+FIRST_SUMS_BYTES = (4, 2**24)
 # A GPU's UUID as NVML wants it; torch gives it without.
 UUID_PREFIXES = ("GPU-", "MIG-")
 # Bits of NVML's clock event reasons that hold the clock down; an idle GPU and clocks that were set are none.
@@ -97,9 +99,9 @@ class CounterMeter:
         self._before = read_counters(self._quota)
 
     def end(self) -> None:
-        # At once: a GPU that idles raises its clock and needs less power.
-        self._gpu_facts = self._gpu.facts() if self._gpu else None
         self._after = read_counters(self._quota)
+        # Before the workers exchange anything: a GPU that idles needs less power, and nothing throttles it.
+        self._gpu_facts = self._gpu.facts() if self._gpu else None
 
     def gather(self) -> tuple[list[CpuFacts], list[GpuFacts] | None]:
         """Return the counters of every worker; of GPUs None where any worker lacks them."""
@@ -291,6 +293,14 @@ def communication_threads(before: frozenset[int]) -> frozenset[int]:
     """
     born = {task: thread for task in thread_ids() - before if (thread := _thread(task)) is not None}
     return frozenset(task for task, (name, _) in born.items() if not name.startswith(NOT_COMMUNICATION))
+
+
+def threads_of_first_sums(group: Group, before: frozenset[int]) -> frozenset[int]:
+    """Return the threads born since `before` that carry gradients, once sums have started NCCL's."""
+    with blocking:
+        for size in FIRST_SUMS_BYTES:
+            group.sum_over_workers(torch.zeros(size // 4, device=group.device))[0].item()
+    return communication_threads(before)
 
 
 @dataclass(frozen=True)

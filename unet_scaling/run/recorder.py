@@ -18,9 +18,9 @@ from torch.optim import Optimizer
 from unet_scaling import CODE_FOLDER
 from unet_scaling.data.batches import RunData
 from unet_scaling.group.group import Group
-from unet_scaling.group.watchdog import blocking, thread_ids
+from unet_scaling.group.watchdog import thread_ids
 from unet_scaling.group.worker import provenance, verify_group
-from unet_scaling.measure.counters import communication_threads
+from unet_scaling.measure.counters import communication_threads, threads_of_first_sums
 from unet_scaling.measure.epoch_meter import BudgetMeter, Meter, probe_network
 from unet_scaling.run.checkpoint import (
     EpochSoFar,
@@ -74,8 +74,6 @@ if TYPE_CHECKING:
 
 # With which gradients travel under training.gradient_compression = "fp16".
 FP16_BYTES = 2
-# Of the first sums on GPUs: NCCL connects the workers otherwise for short messages than for long ones.
-FIRST_SUMS_BYTES = (4, 2**24)
 # The kernel knows the start of a process in ticks, some hundredths of a second.
 MILLISECOND_DIGITS = 3
 STAT = Path("/proc/self/stat")
@@ -119,19 +117,11 @@ class Recorder:
         """Verify with the other workers that this is one run, then claim its folder and begin the record."""
         self._workers = verify_group(self._group, self._run.config, self._run.environment)
         if self._group.device.type == "cuda":
-            self._communication = self._threads_of_first_sums()
+            self._communication = threads_of_first_sums(self._group, self._run.threads)
         take_run_folder(self._run, self._group, self._claim)
         self._startup.mark("join_seconds")
         if self._group.rank == 0:
             self._writer = new_record(self._run)
-
-    def _threads_of_first_sums(self) -> frozenset[int]:
-        """Return the threads that carry gradients between GPUs: NCCL starts its own with the first sums."""
-        with blocking:
-            for size in FIRST_SUMS_BYTES:
-                message = torch.zeros(size // 4, device=self._group.device)
-                self._group.sum_over_workers(message)[0].item()
-        return communication_threads(self._run.threads)
 
     def close(self) -> None:
         """Leave the run folder to the next attempt."""
