@@ -49,6 +49,8 @@ class GpuFigure(NamedTuple):
     setting    one framework alone had it: nothing is claimed
     held back  nothing is claimed where the slower framework has less: GPUs that wait for a slower framework
                need more energy for an image, and have a clock that is not lower
+    slows      it stands beside every claim where the slower framework has more: at a power limit, which
+               full load may reach, a faster framework is not held back
     disturbs   it stands beside every claim
     follows    from the speed itself: a remark
     """
@@ -56,7 +58,7 @@ class GpuFigure(NamedTuple):
     name: str
     unit: str
     least: float
-    meaning: Literal["setting", "held back", "disturbs", "follows"]
+    meaning: Literal["setting", "held back", "slows", "disturbs", "follows"]
 
 
 GPU_FIGURES = {
@@ -65,7 +67,7 @@ GPU_FIGURES = {
     "sm_clock_mhz": GpuFigure("SM clock", "MHz", 0.05, "held back"),
     # NVML's readings of power are of moments, and good to some per cent.
     ENERGY: GpuFigure("energy of an image", "J", 0.15, "held back"),
-    "throttled": GpuFigure("clock held down", "%", 0.10, "disturbs"),
+    "throttled": GpuFigure("clock held down", "%", 0.10, "slows"),
     "occupied": GpuFigure("GPUs with memory of others", "%", 0.10, "disturbs"),
     "utilization": GpuFigure("load", "%", 0.05, "follows"),
     "power_watts": GpuFigure("power", "W", 0.15, "follows"),
@@ -119,7 +121,8 @@ def check_gpus(subject: Checked) -> Check | None:
     if gpus.empty:
         has_gpus = any(worker.device_uuid for header in subject.headers.values() for worker in header.workers)
         return not_known("no run recorded its GPUs") if has_gpus else None
-    told: dict[str, list[str]] = {"setting": [], "held back": [], "disturbs": [], "follows": [], "one": []}
+    meanings = ("setting", "held back", "slows", "disturbs", "follows", "one")
+    told: dict[str, list[str]] = {meaning: [] for meaning in meanings}
     unfair: set[PointPair] = set()
     one_sided: set[PointPair] = set()
     for pair, both in subject.sides.items():
@@ -142,7 +145,7 @@ def check_gpus(subject: Checked) -> Check | None:
         return withhold_claims(facts, unfair | one_sided)
     if one_sided:
         return known_of_one(facts, one_sided)
-    if told["disturbs"]:
+    if told["slows"] or told["disturbs"]:
         return no(facts)
     alike = f"at {count(len(subject.sides), 'point')} no figure of the GPUs speaks against a framework"
     return yes("; ".join(filter(None, (alike, *_remarks(gpus), facts))))
@@ -167,10 +170,11 @@ def _differs(figure: GpuFigure, known: Sequence[Array], both: Sides) -> bool:
     means = [float(values.mean()) for values in known]
     least = figure.least * (1.0 if figure.unit == "%" else max(means))
     is_apart = apart(known[0], known[1], least)
-    if not is_apart or figure.meaning != "held back":
+    if not is_apart or figure.meaning not in ("held back", "slows"):
         return is_apart
     speeds = [float(np.mean([row["images_per_second"] for row in side])) for side in both]
-    return (speeds[0] - speeds[1]) * (means[0] - means[1]) >= 0
+    faster_has_more = (speeds[0] - speeds[1]) * (means[0] - means[1]) >= 0
+    return faster_has_more if figure.meaning == "held back" else not faster_has_more
 
 
 def _shown(figure: GpuFigure, values: Array) -> str:

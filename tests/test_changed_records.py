@@ -173,6 +173,13 @@ ON_GPUS: list[tuple[str, Change, str, str]] = [
 # Field, change in Horovod's runs, the mark of the row on GPUs, and what is named.
 BESIDE_CLAIMS: list[tuple[str, Change, str, str]] = [
     ("GpuFacts.throttle_reasons", gpus(throttle_reasons=["hw_slowdown"]), "no", "100 % in Horovod"),
+    # At its power limit the faster framework is not held back.
+    (
+        "GpuFacts.throttle_reasons",
+        in_turn(gpus(throttle_reasons=["sw_power_cap"]), slower(0.8)),
+        "yes",
+        "cap",
+    ),
     ("GpuFacts.other_memory_bytes", gpus(other_memory_bytes=2**34), "no", "100 % in Horovod"),
     ("GpuFacts.utilization", gpus(utilization=0.7), "yes", "70 % in Horovod"),
     ("GpuFacts.power_watts", gpus(power_watts=300.0), "yes", "300 W in Horovod"),

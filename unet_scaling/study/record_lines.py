@@ -186,11 +186,6 @@ class Budget(StrictModel):
     optimizer_seconds: list[Duration]
     rest_seconds: list[Duration] = Field(description="what is left of the epoch")
     wire_seconds: Duration = Field(description="smallest sync of all workers, summed over the steps")
-    host_paced_seconds: list[Duration] | None = Field(
-        None,
-        description="of the phases but data wait and sync: in which the GPU kept up with the host, so that "
-        "the host set the pace; none on CPUs",
-    )
     longest_step: LongestStep | None = Field(None, description="none in early records")
     host_paced_seconds: list[Duration] | None = Field(
         None,
