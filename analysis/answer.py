@@ -178,6 +178,7 @@ def _headline(advice: Recommendation, context: dict[str, object]) -> str:
         unmeasured=_unmeasured(advice, device) if not others else "",
         passed_over=next(passed_over, None),
         asks_for_1=_asks_for(study, "workers", 1),
+        asks_for_more=study.asked is None or study.asked["workers"].max() > 1,
         more=more_repeats(study, repeats_for_intervals(points)),
         lost=[f"{count(workers, device)} with {series}" for series, workers in lost[:2]],
         **context,
