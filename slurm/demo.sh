@@ -36,6 +36,9 @@ else
         --set "data.manifest=$(realpath "$logs/$study/manifest.json")")
 fi
 
+# Each worker on GPUs has its own: on one GPU the frameworks are compared at 1 worker.
+gpus=$(.venv/bin/python -m unet_scaling.group.gpus)
+if [ "$gpus" = 1 ] && [[ " $*" != *" workers="* ]]; then options+=(--set 'workers=[1]'); fi
 study_file=slurm/studies/demo.toml
 slurm/submission.sh "$study_file" --local "${options[@]}" "$@"
 [ "$dry" = no ] || exit 0

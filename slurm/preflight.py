@@ -7,6 +7,8 @@ from pathlib import Path
 from slurm.cluster import Cluster, geometry
 from unet_scaling.data.folder import read_manifest
 from unet_scaling.data.order import count_test_images, require_enough_images
+from unet_scaling.group.gpus import HIDE, Gpus, require_compiler, require_torch
+from unet_scaling.group.rendezvous import WITHOUT_NCCL
 from unet_scaling.study.compute_profile import profile_of
 from unet_scaling.study.config import WRAPPERS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
@@ -24,11 +26,14 @@ SALIENCY_PACKAGE = "xaitk-saliency"
 def check_inputs(configs: Sequence[RunConfig]) -> None:
     """Raise UserError where a framework is not installed, images were never checked (65), or a profile lacks.
 
-    The profile by which emulated workers wait has to be of the study's batch and image size.
+    Torch has to be one of those allowed, and the profile by which emulated workers wait of the study's batch
+    and image size.
     """
     for framework in sorted({config.framework for config in configs}):
         option = f" --with {framework}" if framework in WRAPPERS else ""
         _require_installed(framework, FRAMEWORK_PACKAGES[framework], option)
+    if has_package("torch"):
+        require_torch(metadata.version("torch"))
     if any(config.is_explained for config in configs):
         _require_installed("saliency.method", SALIENCY_PACKAGE, " --with xaitk")
     for folder, manifest in _configs_by_images(configs):
@@ -61,6 +66,18 @@ def _configs_by_images(configs: Sequence[RunConfig]) -> dict[tuple[str, Path], l
         if not config.has_own_task:
             found.setdefault((config.data.folder, config.data.manifest_path), []).append(config)
     return found
+
+
+def require_devices(study: StudyConfig, gpus: Gpus) -> None:
+    """Raise UserError where workers on this machine would share a GPU or lack what they need to use it."""
+    training = [config.training for config in study.configs()]
+    shares = any(each.shared_devices for each in training)
+    gpus.require_one_each(f"study {study.name}", max(study.workers), shares)
+    # Where it is not installed, `check_inputs` says so.
+    if "horovod" in study.frameworks and gpus.horovod and "NCCL" not in gpus.horovod:
+        raise UserError(f"{WITHOUT_NCCL}, or {HIDE}")
+    if any(each.compile for each in training):
+        require_compiler(bool(gpus.names))
 
 
 def require_throughput(study: StudyConfig) -> None:

@@ -1,9 +1,6 @@
 """Task, model and optimizer of a run, its learning rate at each epoch, and one optimizer step."""
 
 import math
-import os
-import shutil
-import socket
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -17,6 +14,7 @@ from torch.optim import Optimizer
 
 from unet_scaling.data.batches import Batch, RunData
 from unet_scaling.group.group import wait_for_device
+from unet_scaling.group.gpus import require_compiler
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.group.worker import keep_memory
 from unet_scaling.measure.epoch_meter import NO_CLOCK, Clock
@@ -114,13 +112,7 @@ def build_model(task: Task, device: torch.device, synchronized_norm: Norm) -> nn
     if config.plays_per_worker > 1:
         model.add_module(PLAYED_STATISTICS, PlayedStatistics(model, config.plays_per_worker))
     if training.compile:
-        # To go on without would compare a worker that is compiled with one that is not.
-        compiler = os.environ.get("CXX", "g++")
-        if shutil.which(compiler) is None:
-            raise UserError(
-                f"training.compile = true needs a C++ compiler on every node, but {socket.gethostname()} has "
-                f"no {compiler!r}; load one, name it in CXX, or set training.compile = false"
-            )
+        require_compiler(device.type == "cuda")
         model.compile()
     return model
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from slurm.cluster import prologue_path, read_cluster
 from slurm.commands.options import add_study
 from slurm.estimate import gains_without_exchange
-from slurm.preflight import check_inputs, limit_text, require_images, require_throughput
+from slurm.preflight import check_inputs, limit_text, require_devices, require_images, require_throughput
 from slurm.study_folder import logs_folder, open_study_folder
+from unet_scaling.group.gpus import visible_gpus
 from unet_scaling.group.identity import LAUNCHERS
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.config import PROGRAMS_FOLDER, PROJECT, RunConfig
@@ -79,6 +80,8 @@ def check_study(arguments: argparse.Namespace) -> bool:
         runs = open_study_folder(logs_folder() / study.name, study)
         for line in gains_without_exchange(map(runs.recorded, configs)):
             print(line, flush=True)
+    if cluster is None and not arguments.only_files:
+        require_devices(study, visible_gpus())
     if cluster:
         prologue_path(cluster)
         print(f"{arguments.cluster}: {limit_text(cluster, configs, one_allocation=False)}", flush=True)

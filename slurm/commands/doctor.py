@@ -25,6 +25,7 @@ from unet_scaling.doctor.findings import (
     show,
     verdict,
 )
+from unet_scaling.group.gpus import visible_gpus
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import EXIT_BUG, EXIT_OK, UserError
 from unet_scaling.study.study_file import OUTPUT_NAME
@@ -62,7 +63,9 @@ def main() -> int:
     if arguments.local:
         if arguments.nodes:
             raise UserError(f"--nodes {arguments.nodes}: this machine is one node; say --workers instead")
-        workers = arguments.workers or DEFAULT_WORKERS
+        gpus = visible_gpus()
+        workers = arguments.workers or gpus.most(DEFAULT_WORKERS)
+        gpus.require_one_each("doctor --local", workers)
         found = examine_here(workers)
     else:
         cluster = read_cluster(arguments.cluster)
@@ -96,7 +99,7 @@ def command_line() -> CommandLine:
     size = parser.add_mutually_exclusive_group()
     nodes = f"full nodes of the cluster (default: its max_nodes, or {DEFAULT_NODES})"
     size.add_argument("--nodes", type=positive, metavar="N", help=nodes)
-    workers = f"instead of nodes (--local: {DEFAULT_WORKERS})"
+    workers = f"instead of nodes (--local: {DEFAULT_WORKERS}, or as many as GPUs)"
     size.add_argument("--workers", type=positive, metavar="N", help=workers)
     parser.add_argument("--json", action="store_true", help="print verdict, findings and all reports as JSON")
     add_logs(parser)

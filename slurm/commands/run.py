@@ -7,7 +7,9 @@ import time
 from slurm.commands.options import add_launch, add_study, new_console, study_folder
 from slurm.estimate import PROBE_SECONDS, estimate_text, run_probe
 from slurm.local import StudyStoppedError, cores_per_worker, local_plan, run_study
+from slurm.preflight import require_devices
 from slurm.processes import say_whether_quiet
+from unet_scaling.group.gpus import visible_gpus
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import EXIT_OK
 from unet_scaling.study.texts import count
@@ -27,6 +29,10 @@ def main() -> int:
     arguments = command_line().parse_args()
     console = new_console()
     folder = study_folder(arguments, console)
+    gpus = visible_gpus()
+    require_devices(folder.study, gpus)
+    if str(gpus):
+        console.print(str(gpus), markup=False)
     if arguments.dry_run or arguments.probe:
         cores = cores_per_worker(folder.study, len(os.sched_getaffinity(0)))
         wanted, known = local_plan(folder, console, arguments.repeat_disturbed, arguments.force)

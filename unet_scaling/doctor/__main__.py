@@ -98,12 +98,13 @@ def main() -> None:
 def first_report() -> WorkerReport:
     """Return what this worker knows before it has joined any other."""
     problem = ""
+    identity = Identity(0, 1, 0, "none")
+    device = torch.device("cpu")
     try:
         identity = identify(os.environ)
+        device = own_device(identity)
     except UserError as error:
-        identity = Identity(0, 1, 0, "none")
         problem = str(error)
-    device = own_device(identity) if torch.cuda.is_available() else torch.device("cpu")
     variables = sorted({name for launcher in LAUNCHERS for name in (launcher.rank, launcher.size)})
     addresses = {
         name: entry.address

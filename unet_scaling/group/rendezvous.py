@@ -46,7 +46,7 @@ LEFT_BY_MPI = "mpich_shm_*"
 LEAST_AGE_SECONDS = 5.0
 WITHOUT_NCCL = (
     "Horovod is built without NCCL, by which native DDP averages on GPUs: build it with "
-    "HOROVOD_GPU_OPERATIONS=NCCL, as environment/install.sh does where it finds a CUDA toolkit"
+    "HOROVOD_GPU_OPERATIONS=NCCL, as environment/install.sh does with a CUDA toolkit or --cuda pip"
 )
 NCCL_ERROR_VARIABLE = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 POLL_SECONDS = 0.05
@@ -200,9 +200,18 @@ def is_mpi(config: RunConfig) -> bool:
 
 
 def horovod_transport(horovod: Horovod, identity: Identity) -> dict[str, str]:
-    """Return Horovod's controller and what it was built with; verify that it numbers the workers alike."""
+    """Return Horovod's controller and what it was built with; verify that it numbers the workers alike.
+
+    Raises UserError where this worker has taken a GPU, and Horovod lacks NCCL.
+    """
     numbered = horovod.rank(), horovod.size()
     assert numbered == (identity.rank, identity.size), f"{identity}, Horovod {numbered}"
+    import torch  # not at the top: login nodes read this file
+
+    # How a script that is not the project's averages is its own affair.
+    is_twin = identity.launcher != "script"
+    if is_twin and torch.cuda.is_initialized() and not horovod.nccl_built():  # type: ignore[no-untyped-call]
+        raise UserError(f"worker {identity.rank} on {socket.gethostname()}: {WITHOUT_NCCL}")
     return {"controller": "MPI" if horovod.mpi_enabled() else "Gloo", "built with": built_with(horovod)}
 
 

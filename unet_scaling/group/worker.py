@@ -28,6 +28,7 @@ import torch
 from pydantic import BaseModel
 
 from unet_scaling import commit
+from unet_scaling.group.gpus import NVIDIA_DRIVER, gpu_count, require_torch, use_gpu
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import (
     CORES_VARIABLE,
@@ -88,15 +89,16 @@ MPI_VERSION_CHARACTERS = 8192
 FLOAT32_BACK_ENDS = (
     "cuda.matmul", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn",
 )  # fmt: skip
-NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def start_worker(config: RunConfig) -> tuple[Identity, torch.device]:
     """Return this process's identity and the device it owns; keep it on its own cores, or as many as wanted.
 
     Called before anything starts threads: those of torch and MPI inherit the cores. Raises UserError where
-    the launcher started another number of workers than the run asks for, or has no device left for this one.
+    the launcher started another number of workers than the run asks for, or has no device left for this one,
+    and where torch is none of those allowed, or cannot use that device.
     """
+    require_torch(torch.__version__)
     identity = identify(os.environ)
     if identity.size != config.workers:
         raise UserError(
@@ -121,7 +123,7 @@ def start_worker(config: RunConfig) -> tuple[Identity, torch.device]:
 
 def own_device(identity: Identity) -> torch.device:
     """Return this worker's GPU: the one it sees, of several that of its local rank. Without any, the CPU."""
-    visible = torch.cuda.device_count()
+    visible = gpu_count()
     if visible and is_dilated():
         raise UserError(
             f"{DILATION_VARIABLE} = {dilation():g} slows cores and links, but no GPU: hide the {visible} "
@@ -135,7 +137,7 @@ def own_device(identity: Identity) -> torch.device:
             f"worker {identity.rank} is number {identity.local_rank} on {socket.gethostname()}, "
             f"which shows it only {visible} GPUs; ask for fewer workers per node"
         )
-    torch.cuda.set_device(index)
+    use_gpu(index)
     return torch.device("cuda", index)
 
 
