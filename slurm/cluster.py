@@ -30,8 +30,9 @@ _CURES = {
     "output.log in the folder of the run takes all output": ("error", "open-mode", "output"),
     "use the table `environment`": ("export", "export-file"),
     "submit as the user whose jobs they are": ("gid", "uid"),
-    "use `gpus_per_node` and `gres`": (
-        "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "tres-per-task",
+    "use `gpus_per_node` and `gres`": ("gpus", "gpus-per-node", "gpus-per-socket", "gres", "tres-per-task"),
+    "use `gpus_per_node`; a worker that sees its own GPU alone has no peer-to-peer with others": (
+        "gpus-per-task",
     ),
     "the job would not be submitted": ("help", "usage", "version"),
     "the submission finds its jobs by their names": ("job-name",),
@@ -60,6 +61,23 @@ FLAGS = (
     "ignore-pbs", "immediate", "nice", "no-kill", "oom-kill-step", "oversubscribe", "propagate", "quiet",
     "reboot", "share", "spread-job", "spread-segments", "stepmgr", "use-min-nodes", "verbose",
 )  # fmt: skip
+
+
+# Of sbatch or srun, short or whole: what shows a task some of its node's GPUs alone.
+BINDS_GPUS = re.compile(
+    r"--(gpus-per-t[a-z]*|(gpu-b|tres-b)[a-z]*[= ](gres/gpu:)?(?!(v(erbose)?,)?n(one)?(\s|$)))\S*"
+)
+
+
+def without_gpu_binding(words: list[str]) -> list[str]:
+    """Return the words of a command; raises ValueError where they hide GPUs of its node from a worker."""
+    found = BINDS_GPUS.search(" ".join(words))
+    if found:
+        raise ValueError(
+            f"{found.group()!r} hides GPUs of its node from a worker, which takes peer-to-peer away: leave "
+            "it out, or write --gpu-bind=none; each worker takes the GPU of its local rank"
+        )
+    return words
 
 
 def free_option(option: str) -> str:
@@ -126,7 +144,7 @@ class Cluster(StrictModel):
     launcher_command: list[Word] = Field(
         [], description="instead of the launcher's plain name", examples=[["$MPIEXEC"]]
     )
-    launcher_arguments: list[Word] = Field(
+    launcher_arguments: Annotated[list[Word], AfterValidator(without_gpu_binding)] = Field(
         [], description="further arguments of the launcher", examples=[["--mpi=pmix"]]
     )
     gpus_per_node: PositiveInt = Field(description="workers on a full node: one per GPU", examples=[4])
@@ -153,7 +171,9 @@ class Cluster(StrictModel):
         False, description="before a study's first job, a job of half a minute tries the launch itself"
     )
     requeue: bool = Field(True, description="a run that stopped asks Slurm to start its job again")
-    options: list[SbatchOption] = Field([], description="further sbatch options", examples=[["--exclusive"]])
+    options: Annotated[list[SbatchOption], AfterValidator(without_gpu_binding)] = Field(
+        [], description="further sbatch options", examples=[["--exclusive"]]
+    )
     environment: dict[Variable, Word] = Field(
         {},
         description="variables to set for every worker",

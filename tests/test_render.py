@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,36 @@ def test_refuses_what_the_submission_sets_in_every_spelling(
 ) -> None:
     with pytest.raises(UserError, match=rf"site\.toml: options\[0\]: '{option}' sets --{name}, .*{cure}"):
         read_with_options(tmp_path, option)
+
+
+BINDING = ["single:1", "closest", "map_gpu:0,1", "verbose,per_task:1"]
+NOT_BINDING = ["none", "n", "verbose,none"]
+
+
+@pytest.mark.parametrize("value", [*BINDING, *NOT_BINDING])
+@pytest.mark.parametrize("key", ["options", "launcher_arguments"])
+def test_refuses_what_hides_gpus_from_a_worker(
+    key: str, value: str, tmp_path: Path, told: Callable[..., None]
+) -> None:
+    path = tmp_path / "site.toml"
+    for words in ([f"--gpu-bind={value}"], *([["--gpu-bind", value]] if key != "options" else [])):
+        path.write_text(f'launcher="srun"\ngpus_per_node=2\ncores_per_worker=1\ntime="10"\n{key}={words}')
+        if value in NOT_BINDING:
+            read_cluster(path)
+            continue
+        with pytest.raises(UserError, match=rf"site\.toml: {key}: .* takes peer-to-peer away") as refused:
+            read_cluster(path)
+        if value == "single:1" and not words[1:]:
+            told(str(refused.value))
+
+
+@pytest.mark.parametrize("key", ["options", "launcher_arguments"])
+def test_says_why_no_launcher_is_told_gpus_per_task(key: str, tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    words = ["--gpus-per-task=1"]
+    path.write_text(f'launcher="srun"\ngpus_per_node=2\ncores_per_worker=1\ntime="10"\n{key}={words}')
+    with pytest.raises(UserError, match="peer-to-peer"):
+        read_cluster(path)
 
 
 NO_OPTIONS = [
