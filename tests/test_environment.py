@@ -381,6 +381,28 @@ def test_refuses_other_pythons_by_name(version: str, taken: bool, clone: Clone, 
         assert refusal(done, clone) == f"PYTHON={script} is {said}; set it to a Python 3.11, 3.12 or 3.13"
 
 
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        ("torch==2.10.0", "2.10.0"),
+        ("torch == 2.14.0a0", "2.14.0a0"),
+        ("/wheels/torch-2.10.1+cu130-cp312-cp312-linux_x86_64.whl", "2.10.1+cu130"),
+        ("torch==2.11.0+cpu", ""),
+        ("/wheels/torch-2.11.0a0+nv25.12-cp312-cp312-linux_x86_64.whl", ""),
+        ("torch", ""),
+    ],
+)
+def test_another_torch_is_refused_before_anything_is_fetched(spec: str, found: str, clone: Clone) -> None:
+    """What names no version is left to pip, which is told what is allowed."""
+    done = clone.try_install(TORCH_SPEC=spec)
+    if found:
+        cause = f"TORCH_SPEC={spec}: found torch {found}; allowed: 2.11 to 2.13; name one of these"
+        assert refusal(done, clone) == cause
+    else:
+        assert done.returncode == 0, done.stderr
+        assert f"{spec} torch>=2.11.dev0,<2.14\n" in clone.asked_of_pip()
+
+
 def test_leaves_out_what_modules_and_containers_set_for_another_python(clone: Clone) -> None:
     foreign = {
         "PYTHONHOME": "/apps/python", "PYTHONPATH": "/apps/lib", "PIP_TARGET": "/t", "PIP_PREFIX": "/p",
