@@ -1,8 +1,9 @@
 # The commands of the project. `make demo` and `make test` need nothing but Python 3.11 to 3.13 and a C++ compiler.
 .DEFAULT_GOAL := help
-.PHONY: help demo emulation test quick verify check format twins docs examples evidence clean
+.PHONY: help demo emulation test quick oldest verify check format twins docs examples evidence clean
 
-PYTHON := .venv/bin/python
+# Not PYTHON: that is the user's, for environment/install.sh, and make would hand this one on instead.
+VENV_PYTHON := .venv/bin/python
 DEMO_DATA ?=
 DEMO_OPTIONS ?=
 PYTEST_OPTIONS ?=
@@ -19,7 +20,7 @@ IN_ONE_PROCESS := -n 0
 help: ## list these commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-demo: ## install, compare both frameworks at 1 and 2 workers on this machine, write the report, print the answer
+demo: ## install, compare both frameworks at 1 and 2 workers on this machine (on one GPU at 1), write the report, print the answer
 	@environment/install.sh
 	@slurm/demo.sh "$(DEMO_DATA)" $(DEMO_OPTIONS)
 
@@ -29,42 +30,55 @@ emulation: ## both frameworks from 1 to 14 workers on this machine: emulated, on
 
 test: ## install what the tests need and run everything but verify
 	@environment/install.sh --tests
-	$(PYTHON) -m pytest -m "not verify and not timing" $(IN_PROCESSES) --durations=30 $(PYTEST_OPTIONS)
+	$(VENV_PYTHON) -m pytest -m "not verify and not timing" $(IN_PROCESSES) --durations=30 $(PYTEST_OPTIONS)
 
 quick: ## the tests that start no training and no cluster and make few reports
 	@environment/install.sh --tests
-	$(PYTHON) -m pytest -m "not slow and not verify and not timing" $(IN_PROCESSES) \
+	$(VENV_PYTHON) -m pytest -m "not slow and not verify and not timing" $(IN_PROCESSES) \
 		$(LONG:%=--ignore=tests/test_%.py) $(PYTEST_OPTIONS)
+
+# A clone of what is committed, on processors alone: Horovod is then built for these.
+OLDEST_ENVIRONMENT ?= $(HOME)/.cache/unet-scaling/oldest
+OLDEST_PYTHON = $(or $(PYTHON),$(shell python3.12 -c 'print("python3.12")' 2>/dev/null || echo python3))
+# Or a CPU build, or a wheel's path.
+OLDEST_TORCH ?= torch==$(shell sed -n 's/.*"torch>=\([0-9.]*\)\.dev0,.*/\1/p' pyproject.toml).0
+
+oldest: ## the tests of `make quick` on the oldest torch that is allowed, in OLDEST_ENVIRONMENT: 2.7 GB with a CUDA build
+	@test -d "$(OLDEST_ENVIRONMENT)/.git" || git clone --quiet --no-checkout . "$(OLDEST_ENVIRONMENT)"
+	@git -C "$(OLDEST_ENVIRONMENT)" fetch --quiet "$(CURDIR)" HEAD
+	@git -C "$(OLDEST_ENVIRONMENT)" checkout --quiet --force --detach FETCH_HEAD
+	@CUDA_VISIBLE_DEVICES= PYTHON="$(OLDEST_PYTHON)" TORCH_SPEC="$(OLDEST_TORCH)" \
+		$(MAKE) --no-print-directory -C "$(OLDEST_ENVIRONMENT)" quick
 
 verify: ## the long part: comparisons of times, then faults on a virtual cluster, which needs root
 	@environment/install.sh --tests
 	@failed=0; \
-	$(PYTHON) -m pytest -m timing $(IN_ONE_PROCESS) $(PYTEST_OPTIONS) || failed=1; \
-	$(PYTHON) -m pytest -m "verify and not timing" $(IN_PROCESSES) $(PYTEST_OPTIONS) || failed=1; \
+	$(VENV_PYTHON) -m pytest -m timing $(IN_ONE_PROCESS) $(PYTEST_OPTIONS) || failed=1; \
+	$(VENV_PYTHON) -m pytest -m "verify and not timing" $(IN_PROCESSES) $(PYTEST_OPTIONS) || failed=1; \
 	exit $$failed
 
 check: ## ruff, shellcheck, mypy on every file, and the lines of every folder
 	@environment/install.sh --tests
-	$(PYTHON) -m ruff check .
-	$(PYTHON) -m ruff format --check .
-	$(PYTHON) -m tests.line_budget
+	$(VENV_PYTHON) -m ruff check .
+	$(VENV_PYTHON) -m ruff format --check .
+	$(VENV_PYTHON) -m tests.line_budget
 	.venv/bin/shellcheck $$(git ls-files '*.sh') slurm/virtual_cluster .ci/run
-	$(PYTHON) -m mypy unet_scaling analysis slurm tests benchmarks environment
-	$(PYTHON) -m mypy pytorch_native/train.py
-	$(PYTHON) -m mypy horovod/train.py
-	$(PYTHON) -m mypy lightning/train.py
-	$(PYTHON) -m mypy accelerate/train.py
+	$(VENV_PYTHON) -m mypy unet_scaling analysis slurm tests benchmarks environment
+	$(VENV_PYTHON) -m mypy pytorch_native/train.py
+	$(VENV_PYTHON) -m mypy horovod/train.py
+	$(VENV_PYTHON) -m mypy lightning/train.py
+	$(VENV_PYTHON) -m mypy accelerate/train.py
 
 format: ## let ruff lay out the code
-	$(PYTHON) -m ruff format .
-	$(PYTHON) -m ruff check --fix .
+	$(VENV_PYTHON) -m ruff format .
+	$(VENV_PYTHON) -m ruff check --fix .
 
 twins: ## what changes from one framework to the other, also into README.md and docs/leaving_horovod.md
-	@$(PYTHON) -m tests.readme --write
+	@$(VENV_PYTHON) -m tests.readme --write
 
 docs: ## write the column lists of docs/columns.md, the keys of docs/study.md and the schemas for editors
-	@$(PYTHON) -m analysis.columns --write
-	@$(PYTHON) -m slurm.reference --write
+	@$(VENV_PYTHON) -m analysis.columns --write
+	@$(VENV_PYTHON) -m slurm.reference --write
 
 evidence: ## unpack the committed records that pages rest on into build/evidence
 	@mkdir -p build/evidence
