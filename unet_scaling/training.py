@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unet_scaling.data.batches import Batch, RunData
-from unet_scaling.group.group import wait_for_device
 from unet_scaling.group.gpus import require_compiler
+from unet_scaling.group.group import wait_for_device
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.group.worker import keep_memory
 from unet_scaling.measure.epoch_meter import NO_CLOCK, Clock

@@ -21,6 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from unet_scaling.group.gpus import cure_of_sharing
 from unet_scaling.group.identity import LAUNCHERS, LOOPBACK
 from unet_scaling.group.rendezvous import WITHOUT_NCCL
 from unet_scaling.measure.ping_pong import HostPair
@@ -253,7 +254,8 @@ def differences(reports: Reports) -> Iterator[str]:
     shared = shared_devices([report.facts for report in reports if report.joined_workers])
     if shared:
         more = f" (and {len(shared) - 1} more)" if shared[1:] else ""
-        yield f"{shared[0]}{more}: give each worker its own, or set training.shared_devices = true"
+        on_gpus = any(report.facts.device_uuid for report in reports)
+        yield f"{shared[0]}{more}: {cure_of_sharing(on_gpus)}"
 
 
 def fewer_cores(reports: Reports, wanted: int | None) -> Iterator[str]:

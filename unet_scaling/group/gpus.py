@@ -176,6 +176,13 @@ def _opens_a_gpu() -> bool:
     return False
 
 
+def cure_of_sharing(on_gpus: bool) -> str:
+    """Return what to do where workers share a device."""
+    if on_gpus:
+        return f"NCCL takes each GPU once: start fewer workers on a node, or {HIDE}"
+    return "give each worker its own, or set training.shared_devices = true"
+
+
 def require_torch(version: str) -> None:
     """Raise UserError for a torch whose release is none that the project's dependencies allow.
 

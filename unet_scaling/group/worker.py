@@ -28,7 +28,7 @@ import torch
 from pydantic import BaseModel
 
 from unet_scaling import commit
-from unet_scaling.group.gpus import NVIDIA_DRIVER, gpu_count, require_torch, use_gpu
+from unet_scaling.group.gpus import NVIDIA_DRIVER, cure_of_sharing, gpu_count, require_torch, use_gpu
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import (
     CORES_VARIABLE,
@@ -331,8 +331,7 @@ def verify_group(group: Group, config: RunConfig, environment: dict[str, str]) -
     shared = shared_devices(workers)
     on_gpus = any(worker.device_uuid for worker in workers)
     if shared and (on_gpus or not config.training.shared_devices):
-        cure = " (NCCL takes each GPU once)" if on_gpus else ", or set training.shared_devices = true"
-        raise UserError(f"{'; '.join(shared)}: give each worker its own{cure}")
+        raise UserError(f"{'; '.join(shared)}: {cure_of_sharing(on_gpus)}")
     return workers
 
 
