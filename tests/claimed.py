@@ -366,7 +366,8 @@ def set_device(device: Any) -> None:
 
 
 def properties(device: Any = None) -> SimpleNamespace:
-    index = {"own": claims.rank, "shared": 0}.get(claims.visible, torch.device(device or claims.device).index)
+    asked = device if isinstance(device, int) else torch.device(device or claims.device).index
+    index = {"own": claims.rank, "shared": 0}.get(claims.visible, asked)
     return SimpleNamespace(name="Claimed GPU", uuid=f"claimed-{index}", total_memory=80 * 2**30)
 
 
