@@ -145,7 +145,9 @@ class Model(StrictModel):
     width: Count = Field(8, description="channels of the first level, doubled at each further one")
     depth: int = Field(5, ge=1, le=MOST_LEVELS, description="levels of the U-Net")
     batch_norm: Literal["local", "sync", "off"] = Field(
-        "local", description="batch statistics over the images of a worker, of the group, or none"
+        "local",
+        description="batch statistics over the images of a worker, of the group, or none",
+        examples=["off"],
     )
 
 
