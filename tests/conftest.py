@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 from tests.cluster import virtual_cluster as virtual_cluster
@@ -27,7 +28,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with what starts many processes: at the end no test process waits long for another."""
+    """Start with what starts many processes, so that no test process waits; skip what has no GPU here."""
+    for_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if for_gpu and not torch.cuda.is_available():
+        for item in for_gpu:
+            item.add_marker(pytest.mark.skip(reason="torch sees no GPU here; make gpu runs it on a GPU node"))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
