@@ -1,12 +1,14 @@
 # The commands of the project. `make demo` and `make test` need nothing but Python 3.11 to 3.13 and a C++ compiler.
 .DEFAULT_GOAL := help
-.PHONY: help demo emulation test quick oldest verify check format twins docs examples evidence clean
+.PHONY: help demo emulation test quick oldest verify gpu check format twins docs examples evidence clean
 
 # Not PYTHON: that is the user's, for environment/install.sh, and make would hand this one on instead.
 VENV_PYTHON := .venv/bin/python
 DEMO_DATA ?=
 DEMO_OPTIONS ?=
 PYTEST_OPTIONS ?=
+# Such as --stages facts,tests --seconds 120, or --dry on CPUs.
+GPU_OPTIONS ?=
 # Tests wait for most of their time. All tests of a file run in one process, which makes their fixtures once.
 TEST_PROCESSES ?= 2
 IN_PROCESSES := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
@@ -56,6 +58,10 @@ verify: ## the long part: comparisons of times, then faults on a virtual cluster
 	$(VENV_PYTHON) -m pytest -m timing $(IN_ONE_PROCESS) $(PYTEST_OPTIONS) || failed=1; \
 	$(VENV_PYTHON) -m pytest -m "verify and not timing" $(IN_PROCESSES) $(PYTEST_OPTIONS) || failed=1; \
 	exit $$failed
+
+gpu: ## on a GPU node: all that shows the GPU path works, in 8 minutes; results in build/gpu
+	@environment/install.sh --tests
+	$(VENV_PYTHON) -m benchmarks.gpu $(GPU_OPTIONS)
 
 check: ## ruff, shellcheck, mypy on every file, and the lines of every folder
 	@environment/install.sh --tests
