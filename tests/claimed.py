@@ -1,4 +1,4 @@
-"""Run programs as if this machine had GPUs: tests/claimed.py REPORTS PROGRAM [WORD ...] [-- PROGRAM ...].
+"""Run programs as if this machine had GPUs: tests/claimed.py REPORTS [NAME=VALUE] PROGRAM WORD ... [-- ...].
 
 A dispatch mode knows of each storage the GPU that it would be on, and notes operations whose tensors are on
 two devices, copies and reads for which the host would wait, and streams that use what another one still
@@ -7,11 +7,12 @@ C++ makes by itself is seen as far as it calls the dispatcher.
 
 CLAIMED_GPUS: 8 that every process sees; "own", each sees one of its own; "shared", all see the same one.
 CLAIMED_STALL: where each worker waits for ever after its first step, "synchronize copy" by rank. Each process
-leaves a REPORTS/NAME.RANK.*.json, NAME being that of its last argument: a run named stopped is told to stop.
+leaves a REPORTS/NAME.RANK.*.json, NAME being that of its last argument: *stopped is told to stop.
 """
 
 # mypy: disable-error-code="no-untyped-call"
 
+import importlib
 import json
 import os
 import runpy
@@ -76,7 +77,6 @@ class Claims:
     def __init__(self) -> None:
         self.report = Report()
         self.rank = int(next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), 0))
-        self.visible = os.environ.get("CLAIMED_GPUS", "8")
         stalls = os.environ.get("CLAIMED_STALL", "").split()
         self.stall = stalls[self.rank] if stalls else ""
         self.device = torch.device("cuda", 0)
@@ -186,6 +186,10 @@ default_stream = Stream()
 streams = threading.local()
 
 
+def set_stream(stream: Stream) -> None:
+    streams.current = stream
+
+
 def current_stream(device: object = None) -> Stream:
     stream: Stream = getattr(streams, "current", default_stream)
     return stream
@@ -194,9 +198,9 @@ def current_stream(device: object = None) -> Stream:
 @contextmanager
 def on_stream(stream: Stream | None) -> Iterator[None]:
     before = current_stream()
-    streams.current = stream or before
+    set_stream(stream or before)
     yield
-    streams.current = before
+    set_stream(before)
 
 
 def here() -> str:
@@ -360,6 +364,10 @@ def synchronize(device: object = None) -> None:
     claims.waits("torch.cuda.synchronize")
 
 
+def visible() -> str:
+    return os.environ.get("CLAIMED_GPUS", "8")
+
+
 def set_device(device: Any) -> None:
     index = device if isinstance(device, int) else torch.device(device).index
     claims.device = torch.device("cuda", index)
@@ -367,7 +375,7 @@ def set_device(device: Any) -> None:
 
 def properties(device: Any = None) -> SimpleNamespace:
     asked = device if isinstance(device, int) else torch.device(device or claims.device).index
-    index = {"own": claims.rank, "shared": 0}.get(claims.visible, asked)
+    index = {"own": claims.rank, "shared": 0}.get(visible(), asked)
     return SimpleNamespace(name="Claimed GPU", uuid=f"claimed-{index}", total_memory=80 * 2**30)
 
 
@@ -382,11 +390,12 @@ def stand_in() -> None:
     """Put the stand-ins in the place of torch.cuda and of NCCL, and let every thread work in the modes."""
     generator = [torch.zeros(16, dtype=torch.uint8)]
     stand_ins: dict[str, Any] = {
-        "device_count": lambda: 8 if claims.visible == "8" else 1,
+        "device_count": lambda: 8 if visible() == "8" else 1,
         "is_available": is_available, "is_initialized": lambda: True, "init": lambda: None,
         "_lazy_init": lambda: None, "set_device": set_device, "current_device": lambda: claims.device.index,
         "synchronize": synchronize, "Event": Event, "Stream": Stream, "stream": on_stream,
-        "current_stream": current_stream, "default_stream": lambda device=None: default_stream,
+        "set_stream": set_stream, "current_stream": current_stream,
+        "default_stream": lambda device=None: default_stream,
         "get_device_properties": properties, "get_device_name": lambda device=None: "Claimed GPU",
         "mem_get_info": lambda device=None: (79 * 2**30, 80 * 2**30), "empty_cache": lambda: None,
         "max_memory_allocated": lambda device=None: 2**20, "memory_allocated": lambda device=None: 2**19,
@@ -424,7 +433,7 @@ def watch_clock() -> None:
     def resumed(self: Meter) -> None:
         claims.resumed += 1
         folder = Path(sys.argv[-1])
-        if claims.resumed == 2 and folder.name == "stopped" and not any(folder.glob("checkpoint-*")):
+        if claims.resumed == 2 and folder.name.endswith("stopped") and not any(folder.glob("checkpoint-*")):
             os.kill(os.getpid(), signal.SIGUSR2)
         resume(self)
         claims.inside = claims.resumed > 1  # the first step of a run warms up
@@ -439,6 +448,10 @@ def watch_clock() -> None:
 
 def run_program(program: str, *words: str) -> None:
     """Run a script or module in the modes; leave the report, however it ends."""
+    if any("horovod" in word for word in words):
+        import horovod.torch
+
+        horovod.torch.nccl_built = horovod.torch.cuda_built = lambda: 1
     leave = os._exit
 
     def report() -> None:
@@ -468,18 +481,23 @@ def main() -> None:
     words = sys.argv[2:]
     stand_in()
     watch_clock()
-    if any("horovod" in word for word in words):
-        import horovod.torch
-
-        horovod.torch.nccl_built = horovod.torch.cuda_built = lambda: 1
-    while "--" in words:
-        first = words[: words.index("--")]
+    if "--" in words:
+        importlib.import_module("torch._dynamo")  # once, and not by each that is forked
+    while True:
+        first = words[: words.index("--")] if "--" in words else words
         words = words[len(first) + 1 :]
+        while "=" in first[0]:
+            name, _, value = first.pop(0).partition("=")
+            os.environ[name] = value
+        if not words:
+            run_program(*first)
+            return
         if os.fork() == 0:
             run_program(*first)
             os._exit(0)
         assert os.wait()[1] == 0, f"{first} failed"
-    run_program(*words)
+        # As tests/train_several.py does: a worker may begin the next program before another one.
+        os.environ["MASTER_PORT"] = str(int(os.environ.get("MASTER_PORT", "0")) + 1000)
 
 
 if __name__ == "__main__":

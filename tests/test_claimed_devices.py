@@ -33,7 +33,6 @@ from unet_scaling.study.record import RECORD_NAME, Record, read_record
 pytestmark = pytest.mark.slow
 
 CLAIMED = str(PROJECT / "tests" / "claimed.py")
-WRAPPERS = ("lightning", "accelerate")
 MAPS = SaliencyOptions(
     method="rise", masks=8, grid=4, images=2, curve_steps=2, untrained_check=1, split="masks"
 )
@@ -47,29 +46,39 @@ ADDRESS = re.compile(r"http://(\S+):")
 
 
 @contextmanager
-def claiming(gpus: str = "8", stall: str = "") -> Iterator[None]:
+def claiming(stall: str = "") -> Iterator[None]:
     """Set what tests/claimed.py reads in processes that are started inside."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"PYTHONPATH": PROJECT, "CLAIMED_GPUS": gpus, "CLAIMED_STALL": stall}.items():
-            patch.setenv(name, str(value))
+        patch.setenv("PYTHONPATH", str(PROJECT))
+        patch.setenv("CLAIMED_STALL", stall)
         yield
 
 
 class ClaimedRuns:
-    """Runs of two workers in one launch: their folders, and the reports of their processes by run."""
+    """Runs of two workers in one launch: their folders, and the reports of their processes by run.
+
+    A run whose name ends in stopped is told to stop, and goes on in a second attempt. Workers of Horovod see
+    one GPU each, as under srun --gpus-per-task=1, all others see eight.
+    """
 
     def __init__(self, folder: Path, configs: Mapping[str, RunConfig]) -> None:
         self.folder = folder
-        self.reports_folder = folder / "reports"
-        self.reports_folder.mkdir()
-        framework = next(iter(configs.values())).framework
-        twice = ["stopped"] if "stopped" in configs else []
-        runs = [str(make_run(folder / name, configs[name])) for name in [*configs, *twice]]
-        program = [str(PROJECT / "tests" / "train_several.py"), str(PROJECT / framework / "train.py"), *runs]
-        program = program[1:] if len(runs) == 1 else program
-        cores = 1 if len(os.sched_getaffinity(0)) > 1 else None
+        self.configs = configs
         self.deadline = time.monotonic() + LONGEST_SECONDS
-        claimed = [CLAIMED, str(self.reports_folder), *program]
+        (folder / "reports").mkdir()
+        program: list[str] = []
+        for framework in dict.fromkeys(config.framework for config in configs.values()):
+            names = [name for name, config in configs.items() if config.framework == framework]
+            names += [name for name in names if name.endswith("stopped")]
+            runs = [str(make_run(folder / name, configs[name])) for name in names]
+            gpus = "own" if framework == "horovod" else "8"
+            words = [f"CLAIMED_GPUS={gpus}", str(PROJECT / "tests" / "train_several.py")]
+            twin = str(PROJECT / framework / "train.py")
+            program += [*(["--"] if program else []), *words, twin, *runs]
+        if len(configs) == 1:
+            program.remove(str(PROJECT / "tests" / "train_several.py"))
+        cores = 1 if len(os.sched_getaffinity(0)) > 1 else None
+        claimed = [CLAIMED, str(folder / "reports"), *program]
         self.code = launch(claimed, 2, folder / "output.log", cores, self._end_late)
 
     def _end_late(self, _mpiexec: int, _worker: Sequence[str]) -> None:
@@ -77,24 +86,23 @@ class ClaimedRuns:
             raise TimeoutError((self.folder / "output.log").read_text())
 
     def record(self, name: str) -> Record:
-        output = self.folder / name / "output.log"
-        output = output if output.exists() else self.folder / "output.log"
         path = self.folder / name / RECORD_NAME
-        assert path.exists(), output.read_text()
+        output = "".join(log.read_text() for log in [*self.folder.glob("*.log"), *path.parent.glob("*.log")])
+        assert path.exists(), output
         record = read_record(path)
-        assert record.complete, output.read_text()
+        assert record.complete, output
         return record
 
     def reports(self, name: str) -> list[tuple[int, dict[str, dict[str, int]]]]:
         """Return rank and report of each process of a run."""
         self.record(name)
-        found = sorted(self.reports_folder.glob(f"{name}.*.json"))
-        assert len(found) == (4 if name == "stopped" else 2)
+        found = sorted((self.folder / "reports").glob(f"{name}.*.json"))
+        assert len(found) == (4 if name.endswith("stopped") else 2)
         return [(int(path.name.split(".")[1]), json.loads(path.read_text())) for path in found]
 
 
 def two_workers(data: Path, framework: str, **options: Any) -> RunConfig:
-    """Two epochs of 4 steps, or one."""
+    """One epoch of 4 steps."""
     chosen: dict[str, Any] = {"epochs": 1, "batch_per_worker": 2, "budget": "off", "shared_devices": False}
     config = plain_config(data, framework, **(chosen | options))
     return over_gloo(config) if framework == "horovod" else config
@@ -106,37 +114,31 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def native(data: Path, tmp_path_factory: pytest.TempPathFactory) -> ClaimedRuns:
-    """Each worker sees all GPUs."""
-    folder = tmp_path_factory.mktemp("native")
-    name = "pytorch_native"
-    stopped = two_workers(data, name, epochs=2, evaluate_every=1, loading="decode", **AUGMENTED)
-    played = two_workers(data, name, plays=4, batch_per_worker=1)
-    resident = two_workers(data, name, plays=4, batch_per_worker=1, loading="device")
+def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> ClaimedRuns:
+    folder = tmp_path_factory.mktemp("claimed")
+    native, horovod = FRAMEWORKS
+    stopped = two_workers(data, native, epochs=2, evaluate_every=1, loading="decode", **AUGMENTED)
+    played = two_workers(data, native, plays=4, batch_per_worker=1)
+    resident = two_workers(data, native, plays=4, batch_per_worker=1, loading="device")
     configs = {
-        "plain": two_workers(data, name, budget="on"),
-        "stopped": stopped.model_copy(update={"saliency": MAPS}),
-        "local": with_strategy(resident, synchronise_every=2),
-        "late": with_strategy(played, staleness=1),
-        "points": points_config(folder, workers=2, epochs=1, batch_per_worker=8, shared_devices=False),
+        "native-plain": two_workers(data, native, budget="on"),
+        "native-stopped": stopped.model_copy(update={"saliency": MAPS}),
+        "native-local": with_strategy(resident, synchronise_every=2),
+        "native-late": with_strategy(played, staleness=1),
+        "native-points": points_config(folder, workers=2, epochs=1, batch_per_worker=8, shared_devices=False),
+        "horovod-plain": two_workers(data, horovod, budget="on"),
+        "horovod-accumulated": two_workers(data, horovod, batch_per_worker=1, accumulate=2),
+        "lightning": two_workers(data, "lightning"),
+        "accelerate": two_workers(data, "accelerate"),
     }
     with claiming():
         return ClaimedRuns(folder, configs)
 
 
-@pytest.fixture(scope="module")
-def horovod(data: Path, tmp_path_factory: pytest.TempPathFactory) -> ClaimedRuns:
-    """Each worker sees one GPU of its own, as under srun --gpus-per-task=1."""
-    accumulated = two_workers(data, "horovod", batch_per_worker=1, accumulate=2)
-    configs = {"plain": two_workers(data, "horovod", budget="on"), "accumulated": accumulated}
-    with claiming(gpus="own"):
-        return ClaimedRuns(tmp_path_factory.mktemp("horovod"), configs)
-
-
 RUNS = [
-    *(("native", name) for name in ("plain", "stopped", "local", "late", "points")),
-    *(("horovod", name) for name in ("plain", "accumulated")),
-]
+    "native-plain", "native-stopped", "native-local", "native-late", "native-points",
+    "horovod-plain", "horovod-accumulated", "lightning", "accelerate",
+]  # fmt: skip
 
 
 WRONG = """
@@ -176,26 +178,21 @@ def test_the_stand_in_sees_mixtures_waits_and_races(tmp_path: Path) -> None:
     assert found["races"] == {"add": 1, "zero_": 1}
 
 
-@pytest.mark.parametrize(("launched", "name"), RUNS)
-def test_all_operations_are_on_the_own_gpu_and_ordered(
-    launched: str, name: str, request: pytest.FixtureRequest
-) -> None:
-    runs: ClaimedRuns = request.getfixturevalue(launched)
+@pytest.mark.parametrize("name", RUNS)
+def test_all_operations_are_on_the_own_gpu_and_ordered(name: str, runs: ClaimedRuns) -> None:
     for rank, report in runs.reports(name):
         assert (report["mixed"], report["races"]) == ({}, {})
-        assert [*report["operations"]] == [f"cuda:{rank if launched == 'native' else 0}"]
+        assert [*report["operations"]] == [f"cuda:{0 if name.startswith('horovod') else rank}"]
 
 
-@pytest.mark.parametrize(("launched", "name"), RUNS)
-def test_the_host_waits_for_nothing_inside_a_step(
-    launched: str, name: str, request: pytest.FixtureRequest
-) -> None:
-    runs: ClaimedRuns = request.getfixturevalue(launched)
-    assert [report["waits"] for _, report in runs.reports(name)] == [{}] * len(runs.reports(name))
+@pytest.mark.parametrize("name", RUNS)
+def test_the_host_waits_for_nothing_inside_a_step(name: str, runs: ClaimedRuns) -> None:
+    for _, report in runs.reports(name):
+        assert report["waits"] == {}
 
 
-def test_both_frameworks_train_the_same_on_their_own_gpus(native: ClaimedRuns, horovod: ClaimedRuns) -> None:
-    records = [runs.record("plain") for runs in (native, horovod)]
+def test_both_frameworks_train_the_same_on_their_own_gpus(runs: ClaimedRuns) -> None:
+    records = [runs.record(name) for name in ("native-plain", "horovod-plain")]
     assert len({record.results[-1].weights_sha256 for record in records}) == 1
     for record in records:
         assert record.header is not None
@@ -203,24 +200,15 @@ def test_both_frameworks_train_the_same_on_their_own_gpus(native: ClaimedRuns, h
         assert [worker.device_uuid for worker in record.header.workers] == ["claimed-0", "claimed-1"]
 
 
-def test_a_stopped_run_resumes(native: ClaimedRuns) -> None:
-    header = native.record("stopped").header
-    assert header is not None
-    assert header.resumed is not None
-    assert native.record("stopped").saliency is not None
+def test_a_stopped_run_resumes_and_is_explained(runs: ClaimedRuns) -> None:
+    record = runs.record("native-stopped")
+    assert record.header is not None
+    assert record.header.resumed is not None
+    assert record.saliency is not None
 
 
-@pytest.mark.parametrize("framework", WRAPPERS)
-def test_wrappers_of_ddp_stay_on_their_own_gpus(framework: str, data: Path, tmp_path: Path) -> None:
-    with claiming():
-        runs = ClaimedRuns(tmp_path, {"plain": two_workers(data, framework)})
-    for rank, report in runs.reports("plain"):
-        assert (report["mixed"], report["races"]) == ({}, {})
-        assert [*report["operations"]] == [f"cuda:{rank}"]
-
-
-def test_masks_server_and_profile_use_the_gpu(native: ClaimedRuns, data: Path, tmp_path: Path) -> None:
-    run = native.record("plain") and native.folder / "plain"
+def test_masks_server_and_profile_use_the_gpu(runs: ClaimedRuns, data: Path, tmp_path: Path) -> None:
+    run = runs.record("native-plain") and runs.folder / "native-plain"
     study = tiny_study(tmp_path, data, workers=[1], epochs=1)
     words: list[object] = ["unet_scaling.inference.segment", run, data, tmp_path / "masks", "--"]
     words += ["unet_scaling.profile", "--samples", 4, "--seconds", 1, study, "--"]
