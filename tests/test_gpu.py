@@ -44,6 +44,16 @@ def device() -> torch.device:
     return own_device(identify({}))
 
 
+@pytest.fixture(scope="module")
+def _horovod() -> Iterator[None]:
+    """Start Horovod once: MPI cannot be started again after its end."""
+    import horovod.torch as hvd
+
+    hvd.init()
+    yield
+    hvd.shutdown()
+
+
 @pytest.fixture
 def _fp32_after_it() -> Iterator[None]:
     yield
@@ -81,15 +91,13 @@ def test_float32_is_as_exact_as_the_run_asks(
         assert (error < BETWEEN_FP32_AND_TF32) == (precision == "fp32")
 
 
+@pytest.mark.usefixtures("_horovod")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_gradients_that_are_not_finite_change_no_weight(framework: Framework, device: torch.device) -> None:
     """The fused optimizer skips them on the device, also where Horovod has made another object of it."""
     config = make_point(NOWHERE, framework)
     step = plain_step(config, device)
     if framework == "horovod":
-        import horovod.torch as hvd
-
-        hvd.init()
         task = load_task(config)
         model = build_model(task, device, nn.BatchNorm2d).train()
         names = ("distribute", "hold_gradients", "wait_for_gradients", "update")
@@ -150,12 +158,11 @@ def test_bytes_become_the_same_images_and_masks_on_the_device(device: torch.devi
     assert torch.equal(found[0][3], found[1][3])
 
 
+@pytest.mark.usefixtures("_horovod")
 def test_horovods_batch_norm_over_all_workers_is_plain_batch_norm_on_one(device: torch.device) -> None:
     """It calls kernels that torch has for GPUs alone."""
-    import horovod.torch as hvd
     from horovod.torch.sync_batch_norm import _SyncBatchNorm
 
-    hvd.init()
     found = []
     for kind in ("synchronised", "plain"):
         torch.manual_seed(0)
