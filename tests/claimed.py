@@ -448,7 +448,7 @@ def watch_clock() -> None:
 
 def run_program(program: str, *words: str) -> None:
     """Run a script or module in the modes; leave the report, however it ends."""
-    if any("horovod" in word for word in words):
+    if any("horovod" in word for word in (program, *words)):
         import horovod.torch
 
         horovod.torch.nccl_built = horovod.torch.cuda_built = lambda: 1

@@ -45,9 +45,11 @@ def facts(setting: Setting, _: Path) -> Iterator[str]:
         gibibytes = of_torch.total_memory / 2**30
         tell(f"GPU {number}", {"name": of_torch.name, "UUID": str(of_torch.uuid), "GiB": gibibytes})
     gpu = open_gpu(setting.device)
-    tell("NVML", gpu.facts(gpu.energy_joules()).model_dump() if gpu else None)
     if gpu is None:
         yield "NVML does not answer: install nvidia-ml-py"
+        return
+    gpu.begin()
+    tell("NVML", gpu.facts().model_dump())
 
 
 def horovod(setting: Setting, _: Path) -> Iterator[str]:
@@ -90,7 +92,6 @@ def _of_record(name: str, record: Record) -> Iterator[str]:
         "device": worker.device, "UUID": worker.device_uuid, "transport": record.header.transport,
         "epoch seconds": [epoch.seconds for epoch in record.epochs], "phases by seconds": share,
         "budget": last["budget"], "gpu": last["gpu"], "cpu": last["cpu"],
-        "host_paced_seconds": last.get("host_paced_seconds"),
     }  # fmt: skip
     tell(name, told)
     if share is None:

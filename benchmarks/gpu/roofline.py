@@ -9,7 +9,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,12 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.gpu.setting import Setting, tell
-from unet_scaling.data.batches import ImageBatch, to_device, transfer
+from unet_scaling.data.batches import ImageBatch, to_device
+from unet_scaling.data.images import send
 from unet_scaling.measure.epoch_meter import NO_CLOCK, synchronized_seconds
 from unet_scaling.model import UNet
 from unet_scaling.profile.measure import plain_step
+from unet_scaling.run.training_state import set_float32_precision
 from unet_scaling.study.config import RunConfig
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
@@ -41,11 +42,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "fp32, compiled": {"compile": True},
     },
 }
-PRODUCTS = (
-    ("fp32", torch.float32, "ieee"),
-    ("tf32", torch.float32, "tf32"),
-    ("bf16", torch.bfloat16, "ieee"),
-)
+PRODUCTS = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 WARM_UPS = 3
 
 
@@ -68,8 +65,8 @@ def ceilings(setting: Setting) -> dict[str, float]:
     seconds = median_seconds(lambda: target.copy_(source), device, 10)
     found = {"copy GB/s": 2 * source.numel() / seconds / 1e9}
     rows = 256 if setting.dry else 8192
-    for name, dtype, precision in PRODUCTS:
-        torch.backends.cuda.matmul.fp32_precision = precision
+    for name, dtype in PRODUCTS.items():
+        set_float32_precision(name)
         matrix = torch.randn(rows, rows, device=device, dtype=dtype)
         seconds = median_seconds(lambda one=matrix: one @ one, device, 10)  # type: ignore[misc]
         found[f"{name} TFLOP/s"] = 2 * rows**3 / seconds / 1e12
@@ -105,7 +102,7 @@ def work_of_step(config: RunConfig) -> tuple[float, float]:
 
 
 def variant(setting: Setting, options: Mapping[str, Any], repeats: int) -> dict[str, float]:
-    """Return what a step takes on a batch that lies on the device, and with its copy from pageable memory."""
+    """Return what a step takes on a batch that lies on the device, and with its copy on the same stream."""
     device = setting.device
     config = setting.config(**options)
     if device.type == "cuda":
@@ -139,15 +136,15 @@ def variant(setting: Setting, options: Mapping[str, Any], repeats: int) -> dict[
 
 
 def copies(setting: Setting) -> dict[str, float]:
-    """Return the ms of a batch's copy to the device, from pageable and from pinned memory."""
-    images, masks = setting.packed_batch(setting.config())
-    found = {}
-    for name in ("pageable", "pinned"):
-        if name == "pinned" and not setting.dry:
-            images, masks = images.pin_memory(), masks.pin_memory()
-        copy = partial(transfer, images, masks, setting.device)
-        found[f"{name} ms"] = 1000 * median_seconds(copy, setting.device, 10)
-    return found
+    """Return the ms of a batch's copy to the device: from pageable memory, pinned first, pinned before."""
+    images, _ = setting.packed_batch(setting.config())
+    pinned = images if setting.dry else images.pin_memory()
+    ways: dict[str, Callable[[], object]] = {
+        "pageable": lambda: images.to(setting.device),
+        "pinned first": lambda: send(images, setting.device),
+        "pinned before": lambda: pinned.to(setting.device, non_blocking=True),
+    }
+    return {f"{name} ms": 1000 * median_seconds(copy, setting.device, 10) for name, copy in ways.items()}
 
 
 def main() -> int:
