@@ -123,15 +123,19 @@ class RunData(ABC):
         gathered: Iterator[Batch] = map(self.source.gather, requested)
         if config.data.loader_workers:
             gathered = self._prefetcher.batches(requested)
-        loader = AheadLoader(self, gathered) if self.group.device.type == "cuda" else Loader(self, gathered)
+        ahead = AheadLoader(self, gathered) if self.group.device.type == "cuda" else None
         for step in remaining:
-            yield self._batches(step, loader, epoch, clock)
+            yield self._batches(step, gathered, ahead, epoch, clock)
 
-    def _batches(self, step: Indices, loader: "Loader", epoch: int, clock: Clock) -> Iterator[Batch]:
+    def _batches(
+        self, step: Indices, gathered: Iterator[Batch], ahead: "AheadLoader | None", epoch: int, clock: Clock
+    ) -> Iterator[Batch]:
         for indices in step:
-            yield self._transformed(loader.take(clock), epoch, indices, clock)
+            batch = ahead.take(clock) if ahead else self._next(gathered, clock)
+            yield self._transformed(batch, epoch, indices, clock)
             # Whoever takes the batches comes back here once a batch's passes are queued on the device.
-            loader.load_ahead(clock)
+            if ahead:
+                ahead.load_ahead(clock)
 
     @cached_property
     def _prefetcher(self) -> "Prefetcher":
@@ -173,22 +177,7 @@ class RunData(ABC):
         """Return the batch of these training samples as it is trained on in this epoch."""
 
 
-class Loader:
-    """Brings the batches of an epoch to the device of its worker as they are taken."""
-
-    def __init__(self, data: RunData, gathered: Iterator[Batch]) -> None:
-        self._data = data
-        self._gathered = gathered
-
-    def take(self, clock: Clock) -> Batch:
-        """Return the next batch. Raises UserError where it cannot be loaded."""
-        return self._data._next(self._gathered, clock)
-
-    def load_ahead(self, clock: Clock) -> None:
-        """Load the batch after the one that was taken, where that hides behind work of the device."""
-
-
-class AheadLoader(Loader):
+class AheadLoader:
     """Has one batch on its way to a GPU while the GPU works on the one before, for all frameworks alike.
 
     Batches are copied from pinned memory on a stream of their own, so that neither the host nor the training
@@ -196,18 +185,19 @@ class AheadLoader(Loader):
     """
 
     def __init__(self, data: RunData, gathered: Iterator[Batch]) -> None:
-        super().__init__(data, gathered)
-        self._device = data.group.device
+        self._data = data
+        self._gathered = gathered
         self._stream = data.copy_stream
         self._sent: list[Batch | UserError] = []
 
     def take(self, clock: Clock) -> Batch:
+        """Return the next batch. Raises UserError where it cannot be loaded."""
         if not self._sent:
             self._load(clock)
         sent = self._sent.pop()
         if isinstance(sent, UserError):
             raise sent
-        training = torch.cuda.current_stream(self._device)
+        training = torch.cuda.current_stream(self._data.group.device)
         training.wait_stream(self._stream)
         _mapped(sent, lambda tensor: tensor.record_stream(training))  # whose memory was made on the other one
         batch = self._data.converted(sent)
@@ -215,6 +205,7 @@ class AheadLoader(Loader):
         return batch
 
     def load_ahead(self, clock: Clock) -> None:
+        """Load the batch after the one that was taken, behind the work of the device."""
         # DDP's stream waits for the averages here already: what follows is no waiting for them.
         clock.mark(Phase.SYNC)
         self._load(clock)
