@@ -17,6 +17,7 @@ import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 
+from analysis import stats
 from analysis.contrast import NO_DIFFERENCE, outcome_of
 from analysis.facts import task_words
 from analysis.figures.catalogue import MOST_FOREST_ROWS, study_forests
@@ -36,21 +37,6 @@ from analysis.sides import (
     unequal_samples,
     why_no_difference,
 )
-from analysis.stats import (
-    ANY,
-    CONTRAST_COLUMNS,
-    FEWEST_REPEATS,
-    RECOMMENDED_REPEATS,
-    Interval,
-    Launches,
-    block_deviations,
-    bounds,
-    contrast_of,
-    corrected,
-    coverage,
-    median_intervals,
-    timed,
-)
 from analysis.study import NAMES, NAN, Array, Score
 from analysis.tables import COMPARE_LINES, Grid, as_csv, make_grid, text_column
 from analysis.text import after, clean, count, lines, listed, page, sentence, series_name, with_restriction
@@ -66,7 +52,7 @@ B_HIGHER = "B higher"
 # Means of equal numbers differ by their rounding.
 _ROUNDING = 1e-12
 # Between two shares.
-_POSSIBLE: Interval = (-1.0, 1.0)
+_POSSIBLE: stats.Interval = (-1.0, 1.0)
 _KEYS = ["framework", "workers", "options", "knobs"]
 
 
@@ -74,7 +60,7 @@ _KEYS = ["framework", "workers", "options", "knobs"]
 class Sample:
     """One number per launch of one study, grouped into points; `deviations` are those of their blocks."""
 
-    launches: Launches
+    launches: stats.Launches
     values: Array
     deviations: Array | None = None
 
@@ -91,16 +77,18 @@ def unpaired_contrasts(a: Sample, b: Sample) -> list[dict[str, float]]:
         for each in (a, b)
     ]
     one, other = (drawn[1][stream] - drawn[0][1 - stream] for stream in (0, 1))
-    low, high = bounds(np.concatenate([one, other], axis=-1))
+    low, high = stats.bounds(np.concatenate([one, other], axis=-1))
     samples = zip(a.of_points(), b.of_points(), strict=True)
-    return list(map(contrast_of, samples, zip(low.tolist(), high.tolist(), strict=True)))
+    return list(map(stats.contrast_of, samples, zip(low.tolist(), high.tolist(), strict=True)))
 
 
-def corrected_contrasts(contrasts: Sequence[Mapping[str, float]], possible: Interval = ANY) -> pd.DataFrame:
+def corrected_contrasts(
+    contrasts: Sequence[Mapping[str, float]], possible: stats.Interval = stats.ANY
+) -> pd.DataFrame:
     """Return a row for each contrast, with its probability and interval corrected by Holm for all of them."""
-    tests = pd.DataFrame(contrasts, columns=list(CONTRAST_COLUMNS))
+    tests = pd.DataFrame(contrasts, columns=list(stats.CONTRAST_COLUMNS))
     tests["centre"] = tests["centre"].mask(tests["centre"].abs() < _ROUNDING, 0.0)
-    found = corrected(tests)
+    found = stats.corrected(tests)
     found[["low", "high"]] = found[["low", "high"]].clip(*possible)
     return found.assign(**tests[["median", "fewest", "needed"]])
 
@@ -127,7 +115,9 @@ def _ratios(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> pd.Dat
     contrasts = unpaired_contrasts(*samples)
     found = corrected_contrasts(contrasts)
     fewest = found["fewest"].astype(int)
-    table["coverage"] = [coverage(launches) if launches >= FEWEST_REPEATS else NAN for launches in fewest]
+    table["coverage"] = [
+        stats.coverage(launches) if launches >= stats.FEWEST_REPEATS else NAN for launches in fewest
+    ]
     table["ratio"] = table["throughput_b"] / table["throughput_a"]
     table["ratio_low"] = np.exp(found["low"])
     table["ratio_high"] = np.exp(found["high"])
@@ -143,12 +133,12 @@ def _ratios(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> pd.Dat
 def _speeds(side: StudySide, points: Sequence[StudyPoint]) -> Sample:
     """Return the logarithms of the throughputs of the launches that count for speed."""
     numbers = {run: number for number, point in enumerate(points) for run in point.runs}
-    runs = timed(side.study).runs
+    runs = stats.timed(side.study).runs
     runs = runs[runs["run"].isin([*numbers])]
     point = np.asarray(runs["run"].map(numbers), dtype=np.int64)
-    launches = Launches(point, len(points), runs["repeat"].to_numpy(dtype=np.int64))
+    launches = stats.Launches(point, len(points), runs["repeat"].to_numpy(dtype=np.int64))
     values = np.log(runs[side.study.throughput].to_numpy(dtype=np.float64))
-    return Sample(launches, values, block_deviations(side.study, runs["run"].to_list()))
+    return Sample(launches, values, stats.block_deviations(side.study, runs["run"].to_list()))
 
 
 def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> pd.DataFrame:
@@ -159,12 +149,12 @@ def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) 
         seeds_a, lost_a, learned_a = of_a[match.a.runs]
         seeds_b, lost_b, learned_b = of_b[match.b.runs]
         common = [seed for seed in seeds_a if seed in seeds_b]
-        is_paired = len(common) >= FEWEST_REPEATS
+        is_paired = len(common) >= stats.FEWEST_REPEATS
         refused = why_no_difference(a, b, match)
         contrast: dict[str, float] = {}
         if is_paired and not refused:
             differences = np.array([seeds_b[seed] - seeds_a[seed] for seed in common], dtype=np.float64)
-            contrast = contrast_of([differences], median_intervals([differences])[0])
+            contrast = stats.contrast_of([differences], stats.median_intervals([differences])[0])
         elif seeds_a and seeds_b and not refused:
             (contrast,) = unpaired_contrasts(_of_seeds(seeds_a), _of_seeds(seeds_b))
         contrasts.append(contrast)
@@ -192,7 +182,7 @@ def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) 
         iou_difference_high=found["high"],
         iou_p_adjusted=found["p_adjusted"],
         iou_outcome=[
-            decided or outcome_of(own, (A_HIGHER, B_HIGHER), RECOMMENDED_REPEATS, equal=0.0)
+            decided or outcome_of(own, (A_HIGHER, B_HIGHER), stats.RECOMMENDED_REPEATS, equal=0.0)
             for decided, *own in ends
         ],
     )
@@ -213,7 +203,7 @@ def _seeds(side: StudySide) -> Mapping[tuple[str, ...], tuple[dict[int, float], 
 
 def _of_seeds(ious: Mapping[int, float]) -> Sample:
     seeds = np.array([*ious], dtype=np.int64)
-    return Sample(Launches(np.zeros(len(seeds), dtype=np.int64), 1, seeds), np.array([*ious.values()]))
+    return Sample(stats.Launches(np.zeros(len(seeds), dtype=np.int64), 1, seeds), np.array([*ious.values()]))
 
 
 # What the launches show of the speed of B against that of A.

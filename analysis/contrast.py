@@ -15,20 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.stats import (
-    CONTRAST_COLUMNS,
-    FEWEST_REPEATS,
-    RECOMMENDED_REPEATS,
-    add_bounded,
-    block_deviations,
-    bounds,
-    contrast_of,
-    corrected,
-    counts_for_speed,
-    coverage,
-    launches_of,
-    timed,
-)
+from analysis import stats
 from analysis.study import COMPARED, NAMES, NAN, POINT, Array, Study, bounded
 from analysis.text import Row, clean, count, first_of
 from unet_scaling.study.config import Framework
@@ -135,7 +122,7 @@ def undisturbed(pairs: pd.DataFrame, arms: tuple[str, str], key: list[str]) -> p
     Columns of the two `arms` end in their names.
     """
     first, second = (pairs[f"disturbed_{arm}"] != "" for arm in arms)
-    return pairs[counts_for_speed(pairs, first | second, key)].reset_index(drop=True)
+    return pairs[stats.counts_for_speed(pairs, first | second, key)].reset_index(drop=True)
 
 
 def pair_of(row: Sequence[Any]) -> PointPair:
@@ -236,7 +223,7 @@ def compare(study: Study, family: Sequence[str] = ()) -> pd.DataFrame:
     table = table.sort_values(["place", "series", "workers"], kind="stable")[KEY]
     ratios = paired_ratios(study, paired_runs(study), KEY, ("native", "other"), family)
     table = table.merge(ratios, on=KEY, how="left")
-    medians = timed(study).runs.groupby(POINT, sort=False)[study.throughput].median()
+    medians = stats.timed(study).runs.groupby(POINT, sort=False)[study.throughput].median()
     both = side_by_side(medians.rename("median").reset_index(), ["options", "workers"])
     both["ratio_of_medians"] = both["median_native"] / both["median_other"]
     table = table.merge(both[[*KEY, "ratio_of_medians"]], on=KEY, how="left")
@@ -259,18 +246,20 @@ def paired_ratios(
     The ratio is that of the throughputs of the two `arms`, whose columns of `pairs` end in their names.
     """
     logs = paired_logarithms(study, pairs, arms)
-    launches = launches_of(pairs, key)
+    launches = stats.launches_of(pairs, key)
     table = pairs.groupby(launches.point)[key].first()
     table["pairs"] = launches.sizes
-    table["coverage"] = [coverage(size) if size >= FEWEST_REPEATS else NAN for size in launches.sizes]
-    first, second = (block_deviations(study, pairs[f"run_{arm}"].to_list()) for arm in arms)
-    ends = zip(*bounds(launches.replicates(logs, first - second), 1 - study.significance), strict=True)
+    table["coverage"] = [
+        stats.coverage(size) if size >= stats.FEWEST_REPEATS else NAN for size in launches.sizes
+    ]
+    first, second = (stats.block_deviations(study, pairs[f"run_{arm}"].to_list()) for arm in arms)
+    ends = zip(*stats.bounds(launches.replicates(logs, first - second), 1 - study.significance), strict=True)
     samples = [np.asarray(values) for _, values in pd.Series(logs).groupby(launches.point)]
-    contrasts = [contrast_of([values], of) for values, of in zip(samples, ends, strict=True)]
-    tests = pd.DataFrame(contrasts, columns=list(CONTRAST_COLUMNS), index=table.index)
+    contrasts = [stats.contrast_of([values], of) for values, of in zip(samples, ends, strict=True)]
+    tests = pd.DataFrame(contrasts, columns=list(stats.CONTRAST_COLUMNS), index=table.index)
     table["repeats_needed"] = tests["needed"]
-    found = corrected(table.join(tests), family, study.significance)
-    add_bounded(table, "ratio", np.exp(np.array([launches.medians(logs), found["low"], found["high"]])))
+    found = stats.corrected(table.join(tests), family, study.significance)
+    stats.add_bounded(table, "ratio", np.exp(np.array([launches.medians(logs), found["low"], found["high"]])))
     return table.join(found[["p_adjusted", "comparisons"]])
 
 
@@ -301,7 +290,7 @@ def outcome_of(
     if low <= equal <= high:
         return nothing
     claim = claims[low > equal]
-    return WITHHELD if doubts else claim if repeats >= RECOMMENDED_REPEATS else f"{SUGGESTS}{claim}"
+    return WITHHELD if doubts else claim if repeats >= stats.RECOMMENDED_REPEATS else f"{SUGGESTS}{claim}"
 
 
 def withhold(comparisons: pd.DataFrame, checks: Iterable[Check]) -> pd.DataFrame:
@@ -333,7 +322,7 @@ def with_clocks(study: Study) -> pd.DataFrame:
 
 def speed_facts(study: Study) -> Mapping[Hashable, Row]:
     """Return what else decides the speed of a point, by POINT: busy_share and mhz, medians of its runs."""
-    points = with_clocks(timed(study)).groupby(POINT, sort=False)
+    points = with_clocks(stats.timed(study)).groupby(POINT, sort=False)
     facts: Mapping[Hashable, Row] = points[["busy_share", "mhz"]].median().to_dict("index")
     return facts
 
@@ -395,7 +384,7 @@ def each_against_native(study: Study, arms: pd.DataFrame, arms_iou: pd.DataFrame
     if not study.wrappers:
         return pd.DataFrame(columns=_WRAPPER_COLUMNS)
     table = arms.merge(arms_iou[[*KEY, *bounded("difference"), "equal_within_margin"]], on=KEY, how="left")
-    medians = timed(study).runs.groupby(POINT, sort=False)[["step_seconds", "busy_share"]].median()
+    medians = stats.timed(study).runs.groupby(POINT, sort=False)[["step_seconds", "busy_share"]].median()
     both = side_by_side(medians.reset_index(), ["options", "workers"])
     table = table.merge(both, on=KEY, how="left")
     table = table.merge(_same_weights(study), on=KEY, how="left").fillna({"same_weights": ""})
@@ -405,7 +394,7 @@ def each_against_native(study: Study, arms: pd.DataFrame, arms_iou: pd.DataFrame
     most = NEGLIGIBLE_SHARE
     within = (table["ratio_low"] > 1 - most) & (table["ratio_high"] < 1 + most)
     busier = (table["busy_share_native"] - table["busy_share_other"]).abs() > most
-    is_sure = (table["pairs"] >= RECOMMENDED_REPEATS) & (table["doubts"] == "") & ~busier
+    is_sure = (table["pairs"] >= stats.RECOMMENDED_REPEATS) & (table["doubts"] == "") & ~busier
     table["costs"] = np.where(within & is_sure, f"within {most:.0%}", "not shown")
     table["outcome"] = [
         outcome.replace(HOROVOD_FASTER, f"{NAMES[framework]} faster")

@@ -11,20 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.contrast import (
-    Check,
-    PointPair,
-    Sides,
-    first_points,
-    in_both,
-    known_of_one,
-    names_of_pair,
-    no,
-    not_known,
-    point_name,
-    withhold_claims,
-    yes,
-)
+from analysis import contrast
 from analysis.machines import Checked
 from analysis.stats import apart, timed
 from analysis.study import GPU_COLUMNS, POINT, Array, Study
@@ -115,18 +102,18 @@ def gpu_table(study: Study) -> pd.DataFrame:
     return table.assign(throttle_reasons=reasons).reset_index()[GPU_TABLE_COLUMNS]
 
 
-def check_gpus(subject: Checked) -> Check | None:
+def check_gpus(subject: Checked) -> contrast.Check | None:
     """Check that the GPUs of both frameworks were alike at every point; no row where there are none."""
     gpus = run_gpus(subject.study)
     if gpus.empty:
         has_gpus = any(worker.device_uuid for header in subject.headers.values() for worker in header.workers)
-        return not_known("no run recorded its GPUs") if has_gpus else None
+        return contrast.not_known("no run recorded its GPUs") if has_gpus else None
     meanings = ("setting", "held back", "slows", "disturbs", "follows", "one")
     told: dict[str, list[str]] = {meaning: [] for meaning in meanings}
-    unfair: set[PointPair] = set()
-    one_sided: set[PointPair] = set()
+    unfair: set[contrast.PointPair] = set()
+    one_sided: set[contrast.PointPair] = set()
     for pair, both in subject.sides.items():
-        names = names_of_pair(subject.study, pair)
+        names = contrast.names_of_pair(subject.study, pair)
         arms = [gpus.reindex([row["run"] for row in side]) for side in both]
         for column, figure in GPU_FIGURES.items():
             known = [arm[column].dropna().to_numpy(dtype=np.float64) for arm in arms]
@@ -139,16 +126,18 @@ def check_gpus(subject: Checked) -> Check | None:
             elif meaning in ("setting", "held back"):
                 unfair.add(pair)
             values = [[_shown(figure, values)] if len(values) else [] for values in known]
-            told[meaning].append(f"{point_name(pair)} {in_both(_title(column, arms), values, names)}")
-    facts = "; ".join(first_points(phrases) for phrases in told.values() if phrases)
+            told[meaning].append(
+                f"{contrast.point_name(pair)} {contrast.in_both(_title(column, arms), values, names)}"
+            )
+    facts = "; ".join(contrast.first_points(phrases) for phrases in told.values() if phrases)
     if unfair:
-        return withhold_claims(facts, unfair | one_sided)
+        return contrast.withhold_claims(facts, unfair | one_sided)
     if one_sided:
-        return known_of_one(facts, one_sided)
+        return contrast.known_of_one(facts, one_sided)
     if told["slows"] or told["disturbs"]:
-        return no(facts)
+        return contrast.no(facts)
     alike = f"at {count(len(subject.sides), 'point')} no figure of the GPUs speaks against a framework"
-    return yes("; ".join(filter(None, (alike, *_remarks(gpus), facts))))
+    return contrast.yes("; ".join(filter(None, (alike, *_remarks(gpus), facts))))
 
 
 def _remarks(gpus: pd.DataFrame) -> Iterator[str]:
@@ -165,7 +154,7 @@ def _listed_reasons(texts: Iterable[str]) -> str:
     return ", ".join(sorted({*" ".join(texts).split()}))
 
 
-def _differs(figure: GpuFigure, known: Sequence[Array], both: Sides) -> bool:
+def _differs(figure: GpuFigure, known: Sequence[Array], both: contrast.Sides) -> bool:
     """Return whether the frameworks differ in a figure, as its meaning has it."""
     means = [float(values.mean()) for values in known]
     least = figure.least * (1.0 if figure.unit == "%" else max(means))

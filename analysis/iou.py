@@ -18,17 +18,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from analysis import stats
 from analysis.contrast import KEY
-from analysis.stats import (
-    ANY,
-    FEWEST_REPEATS,
-    RECOMMENDED_REPEATS,
-    SHARE,
-    add_bounded,
-    coverage,
-    launches_of,
-    median_intervals,
-)
 from analysis.study import COMPARED, NAMES, NAN, POINT, Array, Study, bounded
 from analysis.text import bracketed, count
 from unet_scaling.study.config import Framework
@@ -150,7 +141,7 @@ def judged_points(
         (point, baseline) if baseline and point.workers != 1 and study.provenance_known else None
         for point, baseline in zip(points, baselines, strict=True)
     ])  # fmt: skip
-    intervals = median_intervals([point.values for point in points], SHARE)
+    intervals = stats.median_intervals([point.values for point in points], stats.SHARE)
     learnings = learning_of(baselines, study.criteria.iou_margin)
     for point, difference, interval, learning in zip(points, differences, intervals, learnings, strict=True):
         cells = {
@@ -229,7 +220,9 @@ def iou_between_frameworks(study: Study) -> pd.DataFrame:
 
 def learning_of(points: Sequence[PointSeeds | None], least: float) -> list[Learning]:
     """Return what was learned at each point; nothing is known of None."""
-    intervals = median_intervals([np.array([]) if point is None else point.values for point in points], SHARE)
+    intervals = stats.median_intervals(
+        [np.array([]) if point is None else point.values for point in points], stats.SHARE
+    )
     return [
         Learning(least, float(np.median(point.values)), low, point.constant)
         if point and point.ious
@@ -271,7 +264,7 @@ def differences_of(pairs: Sequence[tuple[PointSeeds, PointSeeds] | None]) -> lis
         first, second = (pair[0].ious, pair[1].ious) if pair else ({}, {})
         common = [first[seed] - second[seed] for seed in first if seed in second]
         samples.append(np.array(common, dtype=np.float64))
-    intervals = median_intervals(samples)
+    intervals = stats.median_intervals(samples)
     return [
         {
             "pairs": len(values),
@@ -286,9 +279,9 @@ def differences_of(pairs: Sequence[tuple[PointSeeds, PointSeeds] | None]) -> lis
 def _evidence(study: Study, test: MarginTest) -> Iterator[str]:
     difference, learning = test.difference, test.learning
     pairs = int(difference["pairs"])
-    if pairs < FEWEST_REPEATS:
+    if pairs < stats.FEWEST_REPEATS:
         have = f"{count(pairs, 'repeat')} in common"
-        yield f"{have}: at least {FEWEST_REPEATS} are needed, {RECOMMENDED_REPEATS} recommended"
+        yield f"{have}: at least {stats.FEWEST_REPEATS} are needed, {stats.RECOMMENDED_REPEATS} recommended"
         return
     if math.isnan(difference["difference"]):
         yield f"the {study.score.title} of a run is not known: its counts give none"
@@ -299,7 +292,7 @@ def _evidence(study: Study, test: MarginTest) -> Iterator[str]:
         margin = f"{learning.margin:.2g} ({MARGIN_SHARE:.0%} of what was learned, {gain:.2g})"
     ends = bracketed(difference["difference_low"], difference["difference_high"], "+.4f")
     yield f"difference {difference['difference']:+.4f} {ends}, margin {margin}"
-    yield f"{100 * coverage(pairs):.0f} % interval over {pairs} seeds"
+    yield f"{100 * stats.coverage(pairs):.0f} % interval over {pairs} seeds"
     if learning.learned == "no":
         yield "1 worker learned no more than a constant prediction, so nothing can be lost or kept"
     elif learning.learned == "not known":
@@ -328,11 +321,11 @@ def task_scores(study: Study) -> pd.DataFrame:
     runs = study.runs[["run", "repeat", *POINT]].merge(last[["run", "score", "value"]], on="run")
     if runs.empty:
         return pd.DataFrame(columns=TASK_SCORE_COLUMNS)
-    launches = launches_of(runs, [*POINT, "score"])
+    launches = stats.launches_of(runs, [*POINT, "score"])
     table = runs.groupby(launches.point)[[*POINT, "score"]].first()
     table["judged"] = table["score"] == study.score.name
     table["seeds"] = launches.sizes
     values = runs["value"].to_numpy(dtype=np.float64)
-    of_share, of_any = (launches.bounded(values, possible) for possible in (SHARE, ANY))
-    add_bounded(table, "value", np.where(table["judged"], of_share, of_any))
+    of_share, of_any = (launches.bounded(values, possible) for possible in (stats.SHARE, stats.ANY))
+    stats.add_bounded(table, "value", np.where(table["judged"], of_share, of_any))
     return table[TASK_SCORE_COLUMNS].reset_index(drop=True)

@@ -12,18 +12,8 @@ from typing import Any
 
 import pandas as pd
 
+from analysis import facts, records
 from analysis.beside import read_forecasts, read_manifests, read_ping_pongs
-from analysis.facts import (
-    FACTS,
-    MANIFEST,
-    SAME,
-    UNCOMMITTED_CHANGES,
-    Fact,
-    differing_attempts,
-    differing_in,
-    refusals,
-    version_facts,
-)
 from analysis.options import (
     compared_configs,
     flat_options,
@@ -34,25 +24,6 @@ from analysis.options import (
     sort_key,
     varying,
     with_common_places,
-)
-from analysis.records import (
-    RATIO_DIGITS,
-    ROW_TABLES,
-    WHOLE_RUN,
-    CompleteRun,
-    Loaded,
-    distinct,
-    epoch_columns,
-    escape_unprintable,
-    measured_cells,
-    name_of,
-    read_run,
-    row_table,
-    scores_text,
-    stacked_columns,
-    unusable,
-    why_unusable,
-    worker_columns,
 )
 from analysis.stats import parallel_map
 from analysis.study import (
@@ -92,7 +63,7 @@ RUNS_AT_ONCE = 100
 FINAL_FATES = (IS_READ, NOT_ASKED, "diverged", "refused", "no throughput")
 # What decides the IoU. Device, host and software of a played run may be others than those of the real ones.
 # Beside emulated ones, which learn nothing, they have no speed to go with their IoU.
-DECIDE_IOU = ("computing", MANIFEST, "training {}s", "test {}s", "initial weights")
+DECIDE_IOU = ("computing", facts.MANIFEST, "training {}s", "test {}s", "initial weights")
 # Runs are named so that one can be looked at; a note of all would hide the others.
 _MOST_OF_MAPS_NAMED = 5
 
@@ -106,7 +77,7 @@ def load_study(folder: Path) -> Study:
     name = folder.resolve().name
     if scripts and not paths:
         return script_study(name, scripts)
-    own = f"computing is a script's, but the project's own in {name_of(paths[0])}"
+    own = f"computing is a script's, but the project's own in {records.name_of(paths[0])}"
     reason = f"{own}: move it to a study of its own"
     runs = _read(paths, [run.left_out("refused", reason) for run in scripts])
     recorded = recorded_study(folder)
@@ -145,13 +116,13 @@ def _is_run(path: Path) -> bool:
         return True  # it may not be looked into: reading it gives the reason
 
 
-def _read(folders: Sequence[Path], further: Sequence[LeftOut]) -> Loaded:
+def _read(folders: Sequence[Path], further: Sequence[LeftOut]) -> records.Loaded:
     """Return the runs in the order of their folders, read by several processes where there are many.
 
     Options that are no part of the comparison are equal in their configurations.
     """
-    runs = list(parallel_map(read_run, folders, chunk=RUNS_AT_ONCE))
-    complete = [run for run in runs if isinstance(run, CompleteRun)]
+    runs = list(parallel_map(records.read_run, folders, chunk=RUNS_AT_ONCE))
+    complete = [run for run in runs if isinstance(run, records.CompleteRun)]
     left_out = [*(run for run in runs if isinstance(run, LeftOut)), *further]
     configs = compared_configs([run.header for run in complete])
     complete = [replace(run, config=config) for run, config in zip(complete, configs, strict=True)]
@@ -160,7 +131,7 @@ def _read(folders: Sequence[Path], further: Sequence[LeftOut]) -> Loaded:
 
 
 def _studies(
-    name: str, complete: Sequence[CompleteRun], left_out: Sequence[LeftOut], criteria: Criteria
+    name: str, complete: Sequence[records.CompleteRun], left_out: Sequence[LeftOut], criteria: Criteria
 ) -> Study:
     """Return the study of the real runs, with that of the played ones in it where there are any.
 
@@ -189,7 +160,7 @@ def _studies(
     axes = varying([*(run.config for run in both), *diverged])
     score = Score(both[0].score_name, both[0].config.sample) if both else Score()
 
-    def study_of(runs: Sequence[CompleteRun], others: Sequence[LeftOut]) -> Study:
+    def study_of(runs: Sequence[records.CompleteRun], others: Sequence[LeftOut]) -> Study:
         found = _study(name, runs, others, axes)
         return replace(found, criteria=criteria, score=score, unit=f"{score.samples} / s")
 
@@ -206,11 +177,11 @@ def _as_trained(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"training": training, "workers": config.played_workers})
 
 
-def _comparable_runs(complete: Sequence[CompleteRun], left_out: Sequence[LeftOut]) -> Loaded:
+def _comparable_runs(complete: Sequence[records.CompleteRun], left_out: Sequence[LeftOut]) -> records.Loaded:
     """Return the runs that may be compared, sorted, and those left out: unusable, copies and refused."""
     axes = varying([run.config for run in complete])
     ordered = sorted(complete, key=lambda run: (*sort_key(run.config, axes), run.name))
-    first: dict[Hashable, CompleteRun] = {}
+    first: dict[Hashable, records.CompleteRun] = {}
     reasons: dict[str, str] = {}
     for run in ordered:
         kept = first.setdefault(identity(run.config), run)
@@ -218,24 +189,28 @@ def _comparable_runs(complete: Sequence[CompleteRun], left_out: Sequence[LeftOut
             reasons[run.name] = f"the same repeat of the same point as {kept.name}"
     reasons |= _copied(list(first.values()))
     headers = {run.name: _compared_header(run) for run in first.values() if run.name not in reasons}
-    return _without(ordered, left_out, reasons | refusals(headers))
+    return _without(ordered, left_out, reasons | facts.refusals(headers))
 
 
-def _without(runs: Sequence[CompleteRun], left_out: Sequence[LeftOut], reasons: Mapping[str, str]) -> Loaded:
+def _without(
+    runs: Sequence[records.CompleteRun], left_out: Sequence[LeftOut], reasons: Mapping[str, str]
+) -> records.Loaded:
     """Return the runs without those that are refused; these are left out, each with its reason."""
     refused = [
-        unusable(run.name, run.config, "refused", reasons[run.name]) for run in runs if run.name in reasons
+        records.unusable(run.name, run.config, "refused", reasons[run.name])
+        for run in runs
+        if run.name in reasons
     ]
     return [run for run in runs if run.name not in reasons], [*left_out, *refused]
 
 
-def _compared_header(run: CompleteRun) -> Header:
+def _compared_header(run: records.CompleteRun) -> Header:
     return run.header.model_copy(update={"config": run.config})
 
 
-def _copied(runs: Sequence[CompleteRun]) -> dict[str, str]:
+def _copied(runs: Sequence[records.CompleteRun]) -> dict[str, str]:
     """Return the runs whose numbers stand in another one too, {run: reason}; either may be the copy."""
-    first: dict[int, CompleteRun] = {}
+    first: dict[int, records.CompleteRun] = {}
     reasons: dict[str, str] = {}
     for run in runs:
         for digest, of in run.digests.items():
@@ -244,8 +219,8 @@ def _copied(runs: Sequence[CompleteRun]) -> dict[str, str]:
                 continue
             its = other.digests[digest]
             same = f"epochs {of} and {its} agree to the last digit"
-            if of == WHOLE_RUN:
-                same = f"the epochs have one ratio, to {RATIO_DIGITS} digits in each"
+            if of == records.WHOLE_RUN:
+                same = f"the epochs have one ratio, to {records.RATIO_DIGITS} digits in each"
             seconds = run.epochs["seconds"].tolist()[of], other.epochs["seconds"].tolist()[its]
             both = f"{same} ({seconds[0]} s and {seconds[1]} s): one is a copy of the other"
             reasons.setdefault(run.name, f"run.jsonl and {other.name}/run.jsonl: {both}")
@@ -254,8 +229,8 @@ def _copied(runs: Sequence[CompleteRun]) -> dict[str, str]:
 
 
 def _comparable_with_real(
-    played: Sequence[CompleteRun], left_out: Sequence[LeftOut], real: Sequence[CompleteRun]
-) -> Loaded:
+    played: Sequence[records.CompleteRun], left_out: Sequence[LeftOut], real: Sequence[records.CompleteRun]
+) -> records.Loaded:
     """Return the played runs without those that learned from other data or weights than real ones did.
 
     Each reason names the fact and both values, against the last real run of equal options.
@@ -263,8 +238,8 @@ def _comparable_with_real(
     headers = {run.name: _compared_header(run) for run in played}
     of_real = {run.name: _compared_header(run) for run in real}
     reasons: dict[str, list[str]] = {}
-    for fact in (fact for fact in FACTS if fact.name in DECIDE_IOU):
-        key = SAME[fact.same]
+    for fact in (fact for fact in facts.FACTS if fact.name in DECIDE_IOU):
+        key = facts.SAME[fact.same]
         known = {key(header): run for run, header in of_real.items()}
         for run, header in headers.items():
             same = known.get(key(header))
@@ -276,7 +251,9 @@ def _comparable_with_real(
     return _without(played, left_out, {run: "; ".join(of_run) for run, of_run in reasons.items()})
 
 
-def _study(name: str, runs: Sequence[CompleteRun], left_out: Sequence[LeftOut], axes: Sequence[str]) -> Study:
+def _study(
+    name: str, runs: Sequence[records.CompleteRun], left_out: Sequence[LeftOut], axes: Sequence[str]
+) -> Study:
     headers = {run.name: run.header for run in runs}
     frameworks = {run.config.framework for run in runs}
     frameworks |= {left.framework for left in left_out if left.framework}
@@ -285,15 +262,15 @@ def _study(name: str, runs: Sequence[CompleteRun], left_out: Sequence[LeftOut], 
         options, knobs = labels(left.config, axes) if left.config else ("", "")
         unused.append(replace(left, options=options, knobs=knobs))
     tables: dict[str, Any] = {
-        table: row_table({run.name: run.rows[table] for run in runs}, columns)
-        for table, columns in ROW_TABLES.items()
+        table: records.row_table({run.name: run.rows[table] for run in runs}, columns)
+        for table, columns in records.ROW_TABLES.items()
     }
     study = Study(
         name=name,
         names=names_of(frameworks),
         runs=_run_table(runs, axes),
-        epochs=stacked_columns({run.name: run.epochs for run in runs}, EPOCH_COLUMNS),
-        budgets=stacked_columns({run.name: run.workers for run in runs}, BUDGET_COLUMNS),
+        epochs=records.stacked_columns({run.name: run.epochs for run in runs}, EPOCH_COLUMNS),
+        budgets=records.stacked_columns({run.name: run.workers for run in runs}, BUDGET_COLUMNS),
         left_out=left_out_table(unused),
         headers=headers,
         axes=tuple(axes),
@@ -305,7 +282,7 @@ def _study(name: str, runs: Sequence[CompleteRun], left_out: Sequence[LeftOut], 
     return replace(study, iou_scope=study.kind.unlearned or study.iou_scope)
 
 
-def _run_table(runs: Sequence[CompleteRun], axes: Sequence[str]) -> pd.DataFrame:
+def _run_table(runs: Sequence[records.CompleteRun], axes: Sequence[str]) -> pd.DataFrame:
     """Return one row per run, with the study's axes as further columns."""
     rows = []
     for run in runs:
@@ -372,7 +349,7 @@ def _with_other_files(study: Study, folder: Path) -> Study:
     )
 
 
-def _asked_table(folder: Path, recorded: StudyConfig, runs: Loaded, study: Study) -> pd.DataFrame:
+def _asked_table(folder: Path, recorded: StudyConfig, runs: records.Loaded, study: Study) -> pd.DataFrame:
     """Return ASKED_COLUMNS: a row per run that study.json asks for, and per further repeat of its points."""
     complete, left_out = runs
     states = study.all_left_out.set_index("run")["state"].to_dict()
@@ -420,7 +397,7 @@ def _replaced(folder: Path, header: Header) -> Iterator[bool]:
         if not record.complete or record.header is None:
             continue
         both = header.model_copy(update={"earlier": [record.header]})
-        if not any(differing_attempts(both)) and why_unusable(record) is None:
+        if not any(facts.differing_attempts(both)) and records.why_unusable(record) is None:
             yield not disturbance(record).reason
 
 
@@ -439,7 +416,7 @@ class ScriptRun:
     def left_out(self, state: State | Exclusion, reason: str) -> LeftOut:
         """Return the run as one that is not used."""
         point = self.header.framework, len(self.header.workers), self.header.repeat
-        return LeftOut(self.name, state, escape_unprintable(reason), *point)
+        return LeftOut(self.name, state, records.escape_unprintable(reason), *point)
 
 
 def split_scripts(folders: Sequence[Path]) -> tuple[list[ScriptRun], list[Path]]:
@@ -452,7 +429,7 @@ def split_scripts(folders: Sequence[Path]) -> tuple[list[ScriptRun], list[Path]]
         except OSError:
             record = None  # whoever reads it as another run says why it cannot be
         if record is not None and record.script:
-            scripts.append(ScriptRun(name_of(folder), record, record.script))
+            scripts.append(ScriptRun(records.name_of(folder), record, record.script))
         else:
             others.append(folder)
     return scripts, others
@@ -462,13 +439,13 @@ def script_study(name: str, runs: Sequence[ScriptRun]) -> Study:
     """Return the study of these runs; those of one arm have to agree in script, machine and software."""
     left_out = {run.name: run.left_out(*reason) for run in runs if (reason := _unusable(run))}
     sound = {run.name: run for run in runs if run.name not in left_out}
-    script = Fact(
+    script = facts.Fact(
         "software", "SHA-256 of the script", "all", "", lambda told: (told.script_sha256 or "")[:16]
     )
-    told = [fact for fact in FACTS if fact.group != "data" and fact.name != UNCOMMITTED_CHANGES]
-    among = dict.fromkeys(SAME, _arm) | {"workers": lambda header: (_arm(header), len(header.workers))}
+    told = [fact for fact in facts.FACTS if fact.group != "data" and fact.name != facts.UNCOMMITTED_CHANGES]
+    among = dict.fromkeys(facts.SAME, _arm) | {"workers": lambda header: (_arm(header), len(header.workers))}
     headers = {name: run.header for name, run in sound.items()}
-    refused = differing_in(headers, [script, *told, *version_facts(headers)], among)
+    refused = facts.differing_in(headers, [script, *told, *facts.version_facts(headers)], among)
     left_out |= {run: sound[run].left_out("refused", reason) for run, reason in refused.items()}
     used = [run for run in runs if run.name not in left_out]
     headers = {run.name: run.header for run in used}
@@ -478,8 +455,8 @@ def script_study(name: str, runs: Sequence[ScriptRun]) -> Study:
     rows = []
     for run in used:
         disturbed = disturbance(run.record)
-        epochs[run.name] = epoch_columns(run.record.epochs, disturbed.stalled_epochs)
-        workers[run.name] = worker_columns(run.record, disturbed.stalled_epochs)
+        epochs[run.name] = records.epoch_columns(run.record.epochs, disturbed.stalled_epochs)
+        workers[run.name] = records.worker_columns(run.record, disturbed.stalled_epochs)
         end = run.record.end
         row = Run(
             run=run.name,
@@ -488,9 +465,9 @@ def script_study(name: str, runs: Sequence[ScriptRun]) -> Study:
             repeat=run.header.repeat,
             options=labels[run.name],
             training_seconds=epochs[run.name]["seconds"].sum().item(),
-            hosts=distinct(worker.host for worker in run.header.workers),
-            scores=scores_text(((end.scores if end else None) or {}).items()),
-            **measured_cells(run.header, epochs[run.name], workers[run.name], disturbed),
+            hosts=records.distinct(worker.host for worker in run.header.workers),
+            scores=records.scores_text(((end.scores if end else None) or {}).items()),
+            **records.measured_cells(run.header, epochs[run.name], workers[run.name], disturbed),
         )
         rows.append(row)
     rows.sort(key=lambda row: (row.options, row.workers, row.repeat, row.run))
@@ -500,13 +477,13 @@ def script_study(name: str, runs: Sequence[ScriptRun]) -> Study:
         name=name,
         names=names | {"lightning": ANY_LIGHTNING} if "lightning" in names else names,
         runs=run_table(rows),
-        epochs=stacked_columns(epochs, EPOCH_COLUMNS),
-        evaluations=stacked_columns({}, EVALUATION_COLUMNS),
+        epochs=records.stacked_columns(epochs, EPOCH_COLUMNS),
+        evaluations=records.stacked_columns({}, EVALUATION_COLUMNS),
         left_out=left_out_table([*left_out.values()]),
         headers={},
         scripts=headers,
         iou_scope=SCRIPTS.unlearned,
-        budgets=stacked_columns(workers, BUDGET_COLUMNS),
+        budgets=records.stacked_columns(workers, BUDGET_COLUMNS),
     )
 
 

@@ -11,19 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.stats import (
-    CONFIDENCE,
-    FEWEST_REPEATS,
-    NOT_NEGATIVE,
-    SHARE,
-    Launches,
-    add_bounded,
-    block_deviations,
-    bounds,
-    coverage,
-    launches_of,
-    timed,
-)
+from analysis import stats
 from analysis.study import NAN, POINT, SECONDS_PER_HOUR, SERIES, Array, Integers, Study
 
 NO_BASELINE = "speed-up: no run on 1 worker"
@@ -45,8 +33,8 @@ def summarise(study: Study) -> pd.DataFrame:
     too few others of their point remain (stats.timed), for IoU always. `nodes` is unknown where runs of a
     point differ in it. What is not known is NaN, and `unknown` says why there is no speed-up.
     """
-    runs = timed(study).runs.reset_index(drop=True)
-    launches = launches_of(runs, POINT)
+    runs = stats.timed(study).runs.reset_index(drop=True)
+    launches = stats.launches_of(runs, POINT)
     groups = runs.groupby(launches.point)
     first = groups.first(skipna=False)
     points = first[[*POINT, *study.axes]].copy()
@@ -54,13 +42,17 @@ def summarise(study: Study) -> pd.DataFrame:
     for name in ("images_per_second", "epochs_per_second", "images_per_epoch", "seconds_per_epoch"):
         points[name] = launches.medians(_values(runs[name]))
     points["nodes"] = first["nodes"].where(groups["nodes"].nunique(dropna=False) == 1)
-    add_bounded(points, "iou", launches_of(study.runs, POINT).bounded(_values(study.runs["iou"]), SHARE))
+    stats.add_bounded(
+        points, "iou", stats.launches_of(study.runs, POINT).bounded(_values(study.runs["iou"]), stats.SHARE)
+    )
     speeds = _values(runs[study.throughput])
     logs = np.log(speeds)
-    ends = np.exp(bounds(launches.replicates(logs, block_deviations(study, runs["run"].to_list()))))
-    add_bounded(points, "throughput", [launches.medians(speeds), *ends])
+    ends = np.exp(
+        stats.bounds(launches.replicates(logs, stats.block_deviations(study, runs["run"].to_list())))
+    )
+    stats.add_bounded(points, "throughput", [launches.medians(speeds), *ends])
     in_images = ends if study.throughput == "images_per_second" else np.full_like(ends, np.nan)
-    add_bounded(points, "images_per_second", [points["images_per_second"], *in_images])
+    stats.add_bounded(points, "images_per_second", [points["images_per_second"], *in_images])
     replicated = launches.replicates(logs)
 
     def speedups(baseline: Integers) -> Array:
@@ -71,15 +63,15 @@ def summarise(study: Study) -> pd.DataFrame:
         throughput = _values(points["throughput"])
         speedup = np.full((3, len(points)), np.nan)
         speedup[0, known] = throughput[known] / throughput[baseline[known]]
-        speedup[1:, known] = np.exp(bounds(ratios))
+        speedup[1:, known] = np.exp(stats.bounds(ratios))
         return speedup
 
     own = baseline_rows(points)
     for suffix, baseline in (("", own), ("_common", _common_baseline(points))):
         speedup = speedups(baseline)
-        add_bounded(points, f"speedup{suffix}", speedup)
-        add_bounded(points, f"efficiency{suffix}", speedup / _values(points["workers"]))
-    add_bounded(points, "deviation", (1 - points[f"efficiency{end}"] for end in ("", "_high", "_low")))
+        stats.add_bounded(points, f"speedup{suffix}", speedup)
+        stats.add_bounded(points, f"efficiency{suffix}", speedup / _values(points["workers"]))
+    stats.add_bounded(points, "deviation", (1 - points[f"efficiency{end}"] for end in ("", "_high", "_low")))
     points["unknown"] = np.where(own == NONE, NO_BASELINE, "")
     return points
 
@@ -119,15 +111,16 @@ def unequal_work(study: Study) -> Iterator[str]:
 def interval_notes(points: pd.DataFrame) -> Iterator[str]:
     """Yield the confidence of intervals of so few repeats, where it is below the nominal one."""
     repeats = points["repeats"]
-    if (repeats < FEWEST_REPEATS).any():
+    if (repeats < stats.FEWEST_REPEATS).any():
         fewest = int(repeats.min())
-        yield f"an interval needs at least {FEWEST_REPEATS} repeats of a point; the fewest here: {fewest}"
-    enough = repeats[repeats >= FEWEST_REPEATS]
-    if len(enough) and coverage(int(enough.min())) < CONFIDENCE:
-        percent = 100 * coverage(int(enough.min()))
+        needed = stats.FEWEST_REPEATS
+        yield f"an interval needs at least {needed} repeats of a point; the fewest here: {fewest}"
+    enough = repeats[repeats >= stats.FEWEST_REPEATS]
+    if len(enough) and stats.coverage(int(enough.min())) < stats.CONFIDENCE:
+        percent = 100 * stats.coverage(int(enough.min()))
         yield (
             f"with {enough.min()} launches the intervals are right in about {percent:.0f} % of studies, "
-            f"not in {100 * CONFIDENCE:.0f} %"
+            f"not in {100 * stats.CONFIDENCE:.0f} %"
         )
 
 
@@ -179,9 +172,9 @@ def cost_table(study: Study) -> pd.DataFrame:
     otherwise it is NaN. Its interval is unknown as soon as one run is censored.
     """
     targets = {options: target_of(study, options).iou for options in study.runs["options"].unique()}
-    study = timed(study)
+    study = stats.timed(study)
     runs = study.runs.reset_index(drop=True)
-    launches = launches_of(runs, POINT)
+    launches = stats.launches_of(runs, POINT)
     groups = runs.groupby(launches.point)
     table = groups[[*POINT, "nodes"]].first(skipna=False)
     table["nodes"] = table["nodes"].where(groups["nodes"].nunique(dropna=False) == 1)
@@ -207,13 +200,13 @@ def cost_table(study: Study) -> pd.DataFrame:
 def _add_cost(
     table: pd.DataFrame,
     name: str,
-    launches: Launches,
+    launches: stats.Launches,
     values: "pd.Series[float]",
     at_least: "pd.Series[float]",
 ) -> None:
     """Add median and interval; the median holds whatever runs of infinite value need, at least these."""
-    median, low, high = launches.bounded(_values(values), NOT_NEGATIVE)
+    median, low, high = launches.bounded(_values(values), stats.NOT_NEGATIVE)
     # Of played runs no time is known, and the column may hold no number at all.
     censored = at_least.astype(float).where(np.isinf(_values(values)), math.inf).groupby(launches.point).min()
     known = np.isfinite(median) & (_values(censored) >= median)
-    add_bounded(table, name, [np.where(known, median, NAN), low, high])
+    stats.add_bounded(table, name, [np.where(known, median, NAN), low, high])

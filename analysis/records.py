@@ -26,22 +26,11 @@ from analysis.study import (
     Run,
 )
 from analysis.valid import impossible_values, infidelity, step_faults, too_large
+from unet_scaling.study import record_lines
 from unet_scaling.study.config import SHARED_TABLES, RunConfig
 from unet_scaling.study.disturbance import Disturbance, disturbance, helper_seconds, waiting_seconds
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import Record
-from unet_scaling.study.record_lines import (
-    PHASE_COLUMNS,
-    STARTUP_COLUMNS,
-    CpuFacts,
-    Epoch,
-    Evaluation,
-    GpuFacts,
-    Header,
-    Provenance,
-    Saliency,
-    Scores,
-)
 from unet_scaling.study.run_state import STATE_OF_END, Exclusion, State, first_problem, recorded_run
 from unet_scaling.study.study_file import config_path, read_config
 from unet_scaling.study.validation import StrictModel
@@ -65,14 +54,14 @@ _SPEEDS = (
     "images_per_second", "epochs_per_second", "seconds_per_epoch", "images_per_epoch", "steps_per_epoch",
     "step_seconds", "loss",
 )  # fmt: skip
-_CPU_SUMS: Mapping[str, Callable[[CpuFacts], float | None]] = {
+_CPU_SUMS: Mapping[str, Callable[[record_lines.CpuFacts], float | None]] = {
     "process_cpu_seconds": lambda facts: facts.process_seconds,
     "training_cpu_seconds": lambda facts: facts.thread_seconds.get("training"),
     "communication_cpu_seconds": lambda facts: facts.thread_seconds.get("communication"),
     "helper_cpu_seconds": helper_seconds,
     "runqueue_seconds": lambda facts: facts.training_runqueue_seconds,
 }
-_OF_GPU: Mapping[str, Callable[[GpuFacts], float | None]] = {
+_OF_GPU: Mapping[str, Callable[[record_lines.GpuFacts], float | None]] = {
     "gpu_throttled": lambda facts: None if facts.throttle_reasons is None else bool(facts.throttle_reasons),
 }
 _NOT_RECORDED = "the run recorded no budget (training.budget was off, or its code is older)"
@@ -95,7 +84,7 @@ class CompleteRun:
     """
 
     name: str
-    header: Header
+    header: record_lines.Header
     config: RunConfig
     row: Run
     epochs: Columns
@@ -103,7 +92,7 @@ class CompleteRun:
     rows: Mapping[str, Sequence[Cells]]
     score_name: str
     digests: Digests
-    saliency: Saliency | None = None
+    saliency: record_lines.Saliency | None = None
     note: str = ""
 
     @property
@@ -174,13 +163,13 @@ def _complete_run(folder: Path, record: Record, note: str) -> CompleteRun:
         "scores": [
             {"epochs": result.epochs, "score": name, "value": NAN if value is None else value}
             for result in record.results
-            if isinstance(result, Scores) and len(result.scores) > 1
+            if isinstance(result, record_lines.Scores) and len(result.scores) > 1
             for name, value in result.scores.items()
         ],
         "probes": _rows_of_lists(record.probe, PROBE_COLUMNS[1:]),
         "startups": [
             {"worker": worker} | row
-            for worker, row in enumerate(_rows_of_lists(record.startup, STARTUP_COLUMNS))
+            for worker, row in enumerate(_rows_of_lists(record.startup, record_lines.STARTUP_COLUMNS))
         ],
     }
     last = rows["evaluations"][-1] if rows["evaluations"] and not header.is_emulated else {}
@@ -215,7 +204,7 @@ def _complete_run(folder: Path, record: Record, note: str) -> CompleteRun:
     )
 
 
-def _measured_digests(epochs: Sequence[Epoch]) -> Digests:
+def _measured_digests(epochs: Sequence[record_lines.Epoch]) -> Digests:
     """Return the digests of the epochs that count for speed, and of the ratios of their seconds.
 
     Clocks count nanoseconds: no two launches have an epoch in common to the last digit, nor one ratio of the
@@ -233,7 +222,7 @@ def _measured_digests(epochs: Sequence[Epoch]) -> Digests:
     return {hash(numbers): of for of, numbers in found.items() if len(set(numbers)) >= FEWEST_NUMBERS}
 
 
-def epoch_columns(epochs: Sequence[Epoch], stalled: Collection[int]) -> Columns:
+def epoch_columns(epochs: Sequence[record_lines.Epoch], stalled: Collection[int]) -> Columns:
     """Return one row per epoch: EPOCH_COLUMNS without the run's name."""
     fastest = np.array([min(epoch.worker_seconds, default=NAN) for epoch in epochs])
     columns = zip(*map(_OF_EPOCH, epochs), strict=True) if epochs else ((),) * len(_RECORDED)
@@ -244,7 +233,7 @@ def epoch_columns(epochs: Sequence[Epoch], stalled: Collection[int]) -> Columns:
     return found | {"fastest_worker_seconds": fastest, "stalled": which}
 
 
-def _evaluation_row(result: Evaluation) -> Cells:
+def _evaluation_row(result: record_lines.Evaluation) -> Cells:
     """Return an evaluation; the score that is judged, of any task, stands as `iou`."""
     cells = {name: getattr(result, name, None) for name in EVALUATION_COLUMNS[1:]} | {"iou": result.score}
     return {name: NAN if value is None else value for name, value in cells.items()}
@@ -286,11 +275,14 @@ def worker_columns(record: Record, stalled: Collection[int] = ()) -> Columns:
     }
     budgets = [epoch.budget for epoch in used if epoch.budget is not None]
     if len(budgets) == len(used):
-        found |= {name: np.sum([getattr(each, name) for each in budgets], axis=0) for name in PHASE_COLUMNS}
+        found |= {
+            name: np.sum([getattr(each, name) for each in budgets], axis=0)
+            for name in record_lines.PHASE_COLUMNS
+        }
         found |= {"wire_seconds": sum(each.wire_seconds for each in budgets), "no_budget": ""}
     else:
         why = next((each.no_budget for each in used if each.no_budget), _NOT_RECORDED)
-        found |= dict.fromkeys((*PHASE_COLUMNS, "wire_seconds"), NAN) | {"no_budget": why}
+        found |= dict.fromkeys((*record_lines.PHASE_COLUMNS, "wire_seconds"), NAN) | {"no_budget": why}
     paced = [each.host_paced_seconds for each in budgets if each.host_paced_seconds is not None]
     found["host_paced_seconds"] = np.sum(paced, axis=0) if len(paced) == len(used) else NAN
     cpu = [epoch.cpu for epoch in used]
@@ -317,7 +309,7 @@ def _by_worker(
     return np.array([[value(facts) for facts in workers] for workers in known], dtype=np.float64)
 
 
-def _waiting(epoch: Epoch, workers: int) -> list[float]:
+def _waiting(epoch: record_lines.Epoch, workers: int) -> list[float]:
     """Return how long each worker waited for a core in an epoch; NaN where it is not known."""
     if epoch.cpu is None or epoch.budget is None:
         return [NAN] * workers
@@ -325,7 +317,9 @@ def _waiting(epoch: Epoch, workers: int) -> list[float]:
     return [NAN if each is None else each for each in waited]
 
 
-def measured_cells(header: Provenance, epochs: Columns, workers: Columns, disturbed: Disturbance) -> Cells:
+def measured_cells(
+    header: record_lines.Provenance, epochs: Columns, workers: Columns, disturbed: Disturbance
+) -> Cells:
     """Return where a run ran (of several attempts the last), how fast, and what disturbed it, of `Run`.
 
     Throughputs are sums over sums of the epochs in use; without such an epoch they are NaN.

@@ -14,15 +14,8 @@ import numpy as np
 import pandas as pd
 from scipy import special  # type: ignore[import-untyped]
 
+from analysis import stats
 from analysis.contrast import NO, NOT_KNOWN, QUIET, YES, Check, PointPair
-from analysis.stats import (
-    FEWEST_REPEATS,
-    RECOMMENDED_REPEATS,
-    RESAMPLING_SEED,
-    epoch_blocks,
-    launches_of,
-    timed,
-)
 from analysis.study import NAN, POINT, Array, Study
 from analysis.text import count, listed, number, percent
 from unet_scaling.study.run_state import Exclusion
@@ -63,7 +56,7 @@ def run_steadiness(study: Study) -> pd.DataFrame:
                        and a size of at least 2 %; "not checked" for fewer than 8 epochs; otherwise "yes"
     """
     names = list(study.runs["run"])
-    blocks = epoch_blocks(study, names)
+    blocks = stats.epoch_blocks(study, names)
     statistics = np.full((len(names), len(STATISTICS)), NAN)
     for size in np.unique(blocks.counts[blocks.counts >= _FEWEST_BLOCKS]):
         chosen = np.flatnonzero(blocks.counts == size)
@@ -153,9 +146,9 @@ def outlying_launches(study: Study) -> pd.DataFrame:
     minus 1), farthest first. The deviation is the usual one of the study, or the point's own if it is larger.
     Points of fewer than 3 launches have none.
     """
-    runs = timed(study).runs.reset_index(drop=True)
+    runs = stats.timed(study).runs.reset_index(drop=True)
     logs = np.log(runs[study.throughput].to_numpy(dtype=np.float64))
-    groups = [members for _, members in launches_of(runs, POINT).of_equal_size()]
+    groups = [members for _, members in stats.launches_of(runs, POINT).of_equal_size()]
     distances = [_distances(logs[members]) for members in groups]
     usual = _usual_deviation(distances)
     distance, score = np.full((2, len(runs)), NAN)
@@ -202,7 +195,7 @@ def _absolute_deviation(distances: Array) -> Array:
 def _of_normal_noise(launches: int, statistic: Callable[[Array], Array]) -> float:
     """Return the median of a statistic of the distances of so many launches of standard normal noise."""
     points = max(1, min(NORMAL_POINTS, MOST_NORMAL_LAUNCHES // launches))
-    normal = np.random.default_rng(RESAMPLING_SEED).standard_normal((points, launches))
+    normal = np.random.default_rng(stats.RESAMPLING_SEED).standard_normal((points, launches))
     return float(np.median(statistic(_distances(normal))))
 
 
@@ -306,11 +299,11 @@ class Trust:
         steady = self.steadiness.loc[self.steadiness["run"].isin(runs["run"]), "steady"]
         yield _steady(steady, int(runs["epochs_used"].min()))
         fewest = int(runs.groupby(["framework", "knobs", "workers"]).size().min())
-        light: Light = "good" if fewest >= RECOMMENDED_REPEATS else "caution"
-        needed = f"{FEWEST_REPEATS} are needed, {RECOMMENDED_REPEATS} recommended"
+        light: Light = "good" if fewest >= stats.RECOMMENDED_REPEATS else "caution"
+        needed = f"{stats.FEWEST_REPEATS} are needed, {stats.RECOMMENDED_REPEATS} recommended"
         repeats = count(fewest, "repeat")
         yield Reason(
-            light if fewest >= FEWEST_REPEATS else "bad",
+            light if fewest >= stats.FEWEST_REPEATS else "bad",
             f"{repeats} at the point with the fewest: {needed}",
             "" if light == "good" else repeats,
         )

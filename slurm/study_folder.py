@@ -29,21 +29,13 @@ from rich.console import Console
 
 from slurm.scheduler import Slurm, UnreachableError
 from slurm.states import judged, read_submission
+from unet_scaling.study import study_file
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_RESUME, UserError
 from unet_scaling.study.files import open_to_append, write_atomically, write_json_with_checksum
 from unet_scaling.study.record import RECORD_NAME, attempt_records, read_record
 from unet_scaling.study.repeats import HISTORY_KEY, read_history
 from unet_scaling.study.run_state import ACTIVE, RecordedRun, recorded_run, run_state
-from unet_scaling.study.study_file import (
-    CHECKPOINTS,
-    PATH_KEYS,
-    STUDY_NAME,
-    config_path,
-    list_run_folders,
-    read_config,
-    recorded_study,
-)
 from unet_scaling.study.texts import CALLED
 from unet_scaling.study.validation import flat_values
 
@@ -86,15 +78,15 @@ class StudyFolder:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 folder.mkdir(mode=0o700, exist_ok=True)
-                if not config_path(folder).exists():
-                    write_json_with_checksum(config_path(folder), config.model_dump(mode="json"))
+                if not study_file.config_path(folder).exists():
+                    write_json_with_checksum(study_file.config_path(folder), config.model_dump(mode="json"))
             except OSError as error:
                 raise UserError(f"the run folder {folder} cannot be made: {error}") from None
         content = self.study.model_dump(mode="json")
         history = read_history(self.path)
         if history.totals:
             content[HISTORY_KEY] = history.model_dump(mode="json")
-        write_json_with_checksum(self.path / STUDY_NAME, content)
+        write_json_with_checksum(self.path / study_file.STUDY_NAME, content)
         return configs
 
     def run_folder(self, config: RunConfig) -> Path:
@@ -108,9 +100,9 @@ class StudyFolder:
         """Yield these runs, each as it is read, then those in the folder that are not among them."""
         names = {config.run for config in configs}
         yield from map(self.recorded, configs)
-        for path in list_run_folders(self.path):
+        for path in study_file.list_run_folders(self.path):
             if path.name not in names:
-                yield recorded_run(path, read_config(config_path(path)))
+                yield recorded_run(path, study_file.read_config(study_file.config_path(path)))
 
     def require_same(self) -> list[RunConfig]:
         """Return all runs in the order to launch them.
@@ -124,22 +116,22 @@ class StudyFolder:
             if difference and not never_trained(folder):
                 key, was, now = difference
                 way_on = ""
-                if tuple(key.split(".")) in PATH_KEYS:
+                if tuple(key.split(".")) in study_file.PATH_KEYS:
                     way_on = (
                         f"to go on with these runs, let {was} lead to the same images (a link will do) "
                         f"and add --set {key}={was}; else "
                     )
                 raise UserError(
-                    f"{config_path(folder)} holds another configuration: {key} is {was!r} there, {now!r} in "
-                    f"the study; {way_on}give this study another name (--name), or move "
+                    f"{study_file.config_path(folder)} holds another configuration: {key} is {was!r} there, "
+                    f"{now!r} in the study; {way_on}give this study another name (--name), or move "
                     f"{self.path} away"
                 )
         return configs
 
     def _difference(self, config: RunConfig) -> tuple[str, object, object] | None:
         """Return the first key with another value in the run folder, that value and the one of the study."""
-        path = config_path(self.run_folder(config))
-        recorded = read_config(path) if path.exists() else config
+        path = study_file.config_path(self.run_folder(config))
+        recorded = study_file.read_config(path) if path.exists() else config
         if recorded == config:
             return None
         before = flat_values(recorded)
@@ -150,7 +142,7 @@ class StudyFolder:
 
 def open_study_folder(path: Path, study: StudyConfig) -> StudyFolder:
     """Return the folder of a study; one that was renamed keeps the name that its runs were made with."""
-    recorded = recorded_study(path)
+    recorded = study_file.recorded_study(path)
     if recorded is not None and recorded.name != study.name:
         study = study.model_copy(update={"name": recorded.name})
     return StudyFolder(path, with_added_repeats(path, study))
@@ -185,7 +177,7 @@ def never_trained(folder: Path) -> bool:
     """
     records = [path for path in (*attempt_records(folder), folder / RECORD_NAME) if path.exists()]
     trained = any(each.epochs or each.results or each.damaged for each in map(read_record, records))
-    if trained or any(folder.glob(CHECKPOINTS)):
+    if trained or any(folder.glob(study_file.CHECKPOINTS)):
         return False
     submission = read_submission(folder)
     states = judged({folder: submission}) if submission else ()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from slurm import states
 from slurm.after_run import is_to_be_repeated, may_be_tried_again, set_disturbed_aside
 from slurm.cluster import Cluster, geometry, prologue_path
 from slurm.estimate import KnownSeconds, estimate_text
@@ -14,15 +15,6 @@ from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.preflight import check_inputs, limit_node_hours, limit_text
 from slurm.render import SCRIPT_NAME, allocation_script, job_script, write_script
 from slurm.scheduler import LimitError, RejectedError, Slurm, UnreachableError
-from slurm.states import (
-    RunStatus,
-    Submission,
-    SubmissionStatus,
-    new_token,
-    read_submission,
-    study_statuses,
-    write_submission,
-)
 from slurm.study_folder import Cancellation, StudyFolder, in_launch_order, locked, open_study_folder
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_RESUME, EXIT_USAGE, UserError, optional_part
@@ -47,7 +39,7 @@ class BatchJob:
     label: str
     script: Path
     token: str
-    runs: Sequence[RunStatus]
+    runs: Sequence[states.RunStatus]
     slurm: Slurm
     shared: bool = False
     force: Collection[str] = ()
@@ -90,7 +82,7 @@ class BatchJob:
         console.print(f"{self.label}: job {job}", markup=False)
         cancellation.take_back(self.slurm, self.token, job)
 
-    def note(self, answer: SubmissionStatus, *, job: str | None = None, reason: str = "") -> None:
+    def note(self, answer: states.SubmissionStatus, *, job: str | None = None, reason: str = "") -> None:
         """Write into the folders of the runs what came of the job."""
         for run in self.runs:
             attempts = run.attempts
@@ -99,7 +91,7 @@ class BatchJob:
                 attempts = 0
                 # The next attempt sets an incomplete record aside.
                 earlier = len(attempt_records(run.folder)) + (run.folder / RECORD_NAME).exists()
-            submission = Submission(
+            submission = states.Submission(
                 token=self.token,
                 attempts=attempts + (answer in ("asking", "queued")),
                 status=answer,
@@ -111,7 +103,7 @@ class BatchJob:
                 cluster_name=self.slurm.cluster,
                 keep_variables=list(self.slurm.keep),
             )
-            write_submission(run.folder, submission)
+            states.write_submission(run.folder, submission)
 
 
 def _pauses(total_seconds: float) -> Iterator[float]:
@@ -216,23 +208,23 @@ class Submitter:
         self._queue(jobs, refused, room)
         return len(wanted)
 
-    def _wanted(self, configs: Sequence[RunConfig]) -> tuple[list[RunStatus], int]:
+    def _wanted(self, configs: Sequence[RunConfig]) -> tuple[list[states.RunStatus], int]:
         """Return the runs to submit, and how many others are in the queue."""
         by_folder = {self.folder.run_folder(config): config for config in configs}
         again = [config.run for config in configs] if self.repeat_disturbed else self.force
         wanted = []
         in_queue = 0
-        for run in study_statuses(by_folder, again):
+        for run in states.study_statuses(by_folder, again):
             in_queue += run.state.state in ACTIVE
             if run.submission and run.submission.status != "queued" and run.job and run.job.job:
                 found = {"status": "queued", "job": run.job.job}
-                write_submission(run.folder, run.submission.model_copy(update=found))
+                states.write_submission(run.folder, run.submission.model_copy(update=found))
             if self._is_wanted(run):
                 wanted.append(run)
         order = {folder: number for number, folder in enumerate(by_folder)}
         return sorted(wanted, key=lambda run: order[run.folder]), in_queue
 
-    def _is_wanted(self, run: RunStatus) -> bool:
+    def _is_wanted(self, run: states.RunStatus) -> bool:
         if run.name in self.force:
             if run.state.state in ACTIVE:
                 raise UserError(
@@ -243,7 +235,7 @@ class Submitter:
             return self.repeat_disturbed and is_to_be_repeated(run.run, self.console)
         return run.state.state in SUBMITTABLE and self._may_be_submitted(run)
 
-    def _may_be_submitted(self, run: RunStatus) -> bool:
+    def _may_be_submitted(self, run: states.RunStatus) -> bool:
         """Return False, and print why, where only --force starts the run again."""
         if run.run.state.is_complete:
             self._print(f"{run.name}: {run.state.reason}; --force {run.name} runs it anew")
@@ -255,12 +247,12 @@ class Submitter:
         self._print(f"{run.name}: {outcome}; --force {run.name} tries again")
         return False
 
-    def _prepare_launch(self, wanted: Sequence[RunStatus]) -> None:
+    def _prepare_launch(self, wanted: Sequence[states.RunStatus]) -> None:
         """Verify what runs need, and end what jobs of theirs could still come to be."""
         configs = [run.run.config for run in wanted]
         self._require_startable(configs)
         self._require_affordable(configs, self.folder.study.configs())
-        earlier = (read_submission(self.folder.path / run) for run in self.folder.study.run_names())
+        earlier = (states.read_submission(self.folder.path / run) for run in self.folder.study.run_names())
         if self.cluster.doctor and not any(found and found.attempts for found in earlier):
             with optional_part("doctor = true"):
                 from slurm.commands.doctor import require_sound_launch
@@ -327,18 +319,18 @@ class Submitter:
         if rejected:
             raise UserError(text)
 
-    def _in_one_job(self, wanted: Sequence[RunStatus]) -> BatchJob:
+    def _in_one_job(self, wanted: Sequence[states.RunStatus]) -> BatchJob:
         """Return one job for all runs."""
         number = len(list(self.folder.path.glob("allocation-*"))) + 1
         folder = self.folder.path / f"allocation-{number}"
         folder.mkdir(mode=0o700)
-        token = new_token(f"{self.folder.study.name}.allocation", folder)
+        token = states.new_token(f"{self.folder.study.name}.allocation", folder)
         script = self._allocation_script([run.run.config for run in wanted], folder, token)
         path = write_script(folder, script)
         return BatchJob(folder.name, path, token, wanted, self.cluster.slurm, shared=True, force=self.force)
 
-    def _job(self, run: RunStatus) -> BatchJob:
-        token = new_token(run.name, run.folder)
+    def _job(self, run: states.RunStatus) -> BatchJob:
+        token = states.new_token(run.name, run.folder)
         script = write_script(run.folder, self._job_script(run.run.config, token))
         return BatchJob(run.name, script, token, [run], self.cluster.slurm, force=self.force)
 

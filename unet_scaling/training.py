@@ -19,15 +19,7 @@ from unet_scaling.group.watchdog import blocking
 from unet_scaling.group.worker import keep_memory
 from unet_scaling.measure.epoch_meter import NO_CLOCK, Clock
 from unet_scaling.model import Norm
-from unet_scaling.run.training_state import (
-    PLAYED_STATISTICS,
-    PlayedStatistics,
-    buffers_that_differ,
-    leaving_no_trace,
-    load_weights,
-    played_statistics,
-    set_float32_precision,
-)
+from unet_scaling.run import training_state
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError, optional_part
 from unet_scaling.study.record_lines import Phase
@@ -100,17 +92,19 @@ def build_model(task: Task, device: torch.device, synchronized_norm: Norm) -> nn
         raise UserError(
             "model.batch_norm = 'sync': the frameworks have it for GPUs only; use 'local' or 'off'"
         )
-    set_float32_precision(training.precision)
+    training_state.set_float32_precision(training.precision)
     torch.backends.cudnn.benchmark = training.cudnn_benchmark
     torch.manual_seed(config.seed)
     model = task.build_model(synchronized_norm)
     if training.initial_weights is not None:
-        load_weights(model, Path(training.initial_weights))
+        training_state.load_weights(model, Path(training.initial_weights))
     model.to(device)
     if training.channels_last:
         _name_strides_as_gradients_will(model)
     if config.plays_per_worker > 1:
-        model.add_module(PLAYED_STATISTICS, PlayedStatistics(model, config.plays_per_worker))
+        model.add_module(
+            training_state.PLAYED_STATISTICS, training_state.PlayedStatistics(model, config.plays_per_worker)
+        )
     if training.compile:
         require_compiler(device.type == "cuda")
         model.compile()
@@ -206,8 +200,8 @@ class Step:
         return range(self.config.plays_per_worker)
 
     @cached_property
-    def _played(self) -> PlayedStatistics | None:
-        return played_statistics(self.model)
+    def _played(self) -> training_state.PlayedStatistics | None:
+        return training_state.played_statistics(self.model)
 
     def warm_up_step(self, data: RunData) -> None:
         """Take a step without its update, and restore the state: memory that lacks shows before any epoch.
@@ -220,11 +214,11 @@ class Step:
         if self.config.training.epochs == 0:
             return
         of_players = list(self._played.generators) if self._played else []
-        with leaving_no_trace(self.model):
+        with training_state.leaving_no_trace(self.model):
             self.model.train()
             self.average_gradients(self.players, next(data.steps(0, NO_CLOCK)), NO_CLOCK)
             wait_for_device(data.group.device)
-            buffers_that_differ(self.model, data.group)
+            training_state.buffers_that_differ(self.model, data.group)
         self.optimizer.zero_grad()
         if self._played:
             self._played.generators[:] = of_players

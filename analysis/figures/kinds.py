@@ -12,24 +12,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Transform, offset_copy
 
-from analysis.figures.frame import (
-    MOST_SINGLE_RUNS,
-    PLOT_HEIGHT_PX,
-    PLOT_WIDTH_PX,
-    Chart,
-    DrawnSeries,
-    Label,
-    Panel,
-    end_labels,
-    is_wide,
-    on_workers,
-    records,
-    spaced,
-    title_marks,
-    value_axis,
-    worker_axis,
-    write,
-)
+from analysis.figures import frame
 from analysis.figures.style import DASHED, PALETTE, SERIES_STYLES, Colour, shortened, text_width
 from analysis.study import Names
 from analysis.text import Row, chart_number
@@ -58,7 +41,7 @@ def sideways(axes: Axes, px: float) -> Transform:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line(Chart):
+class Line(frame.Chart):
     """A quantity over the workers: medians with their intervals, and single runs beside them.
 
     rows       may have a column note, which is written beside a point
@@ -82,44 +65,44 @@ class Line(Chart):
     def sentences(self) -> list[str]:
         """What the marks are."""
         most = self.runs["repeats"].max() if len(self.runs) else 1
-        cut = f", the first {MOST_SINGLE_RUNS} of a point" if most > MOST_SINGLE_RUNS else ""
+        cut = f", the first {frame.MOST_SINGLE_RUNS} of a point" if most > frame.MOST_SINGLE_RUNS else ""
         marks = f"Small marks: single runs{cut}; large: the median of all." if most > 1 else ""
         return [marks, self.says]
 
-    def panel(self, series: Sequence[DrawnSeries]) -> Panel:
+    def panel(self, series: Sequence[frame.DrawnSeries]) -> frame.Panel:
         """Return a panel with room for the labels at the ends of the lines."""
         return replace(super().panel(series), right_px=LABELS_PX)
 
-    def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:
+    def draw(self, axes: Axes, series: Sequence[frame.DrawnSeries]) -> None:
         """Draw a line for each series, and write which of them are not known."""
         rows = self.rows[self.rows["options"] == series[0].options]
         counts = sorted({*rows["workers"].astype(int)})
-        worker_axis(axes, counts)
+        frame.worker_axis(axes, counts)
         self._set_values(axes, rows, counts)
         labels = []
         if self.ideal:
-            ends = [counts[0] if is_wide(counts) else 0, counts[-1]]
+            ends = [counts[0] if frame.is_wide(counts) else 0, counts[-1]]
             axes.plot(ends, ends, color=Colour.MUTED, linewidth=1.2, linestyle=DASHED, zorder=1)
-            labels.append(Label(ends[1], ends[1], "ideal", Colour.MUTED, bold=False))
+            labels.append(frame.Label(ends[1], ends[1], "ideal", Colour.MUTED, bold=False))
         for number, each in enumerate(series):
             # -1, 1, -2, 2, ...: bars and runs of neighbours stand on different sides.
             labels += self.draw_series(axes, each, (number // 2 + 1) * (-1 if number % 2 == 0 else 1))
-        end_labels(axes, labels)
-        unknown = [each.name for each in series if not records(each.rows(rows), self.y)]
+        frame.end_labels(axes, labels)
+        unknown = [each.name for each in series if not frame.records(each.rows(rows), self.y)]
         if unknown:
-            text = shortened(f"not known: {', '.join(unknown)}", PLOT_WIDTH_PX)
+            text = shortened(f"not known: {', '.join(unknown)}", frame.PLOT_WIDTH_PX)
             axes.text(0.98, 0.03, text, transform=axes.transAxes, color=Colour.MUTED, ha="right")
 
     def _set_values(self, axes: Axes, rows: pd.DataFrame, counts: Sequence[int]) -> None:
         values = self.ends(rows)
         if len(self.runs):
             values = np.append(values, self.runs.loc[self.runs["options"].isin(rows["options"]), self.y])
-        log = self.scale == "as workers" and is_wide(counts) and bool((values > 0).any())
+        log = self.scale == "as workers" and frame.is_wide(counts) and bool((values > 0).any())
         if self.ideal:
             values = np.append(values, counts)
-        value_axis(axes, "y", values, log=log, least_top=self.least_top, percent="%" in self.form)
+        frame.value_axis(axes, "y", values, log=log, least_top=self.least_top, percent="%" in self.form)
         if self.ideal and not log:
-            axes.set_yticks([0, *spaced(axes, counts)])
+            axes.set_yticks([0, *frame.spaced(axes, counts)])
         if self.margin:
             # In all panels the same axis. Where series share the median of 1 worker, there is one band.
             ends = self.ends(self.rows)
@@ -129,7 +112,7 @@ class Line(Chart):
             for median in rows.loc[(rows["workers"] == 1) & rows[self.y].notna(), self.y].unique():
                 axes.axhspan(median - self.margin, median, color=Colour.GRID, linewidth=0, zorder=0.5)
 
-    def draw_series(self, axes: Axes, series: DrawnSeries, side: int) -> list[Label]:
+    def draw_series(self, axes: Axes, series: frame.DrawnSeries, side: int) -> list[frame.Label]:
         """Draw one line with its bars and runs, those on this side; return the label at its end."""
         rows, style = series.rows(self.rows), series.style
         self._draw_runs(axes, series, side)
@@ -140,20 +123,22 @@ class Line(Chart):
         axes.vlines(rows["workers"][is_bar], low[is_bar], high[is_bar], **bars)
         known = rows[rows[self.y].notna()]
         (line,) = axes.plot(known["workers"], known[self.y], label=series.name, **series.look())
-        named = [(on_workers(row["workers"]), self.value(row)) for row in records(rows, self.y)]
-        title_marks(line, [f"{series.name} {where}: {value}" for where, value in named])
-        for row in records(rows, "note") if "note" in rows else ():
+        named = [(frame.on_workers(row["workers"]), self.value(row)) for row in frame.records(rows, self.y)]
+        frame.title_marks(line, [f"{series.name} {where}: {value}" for where, value in named])
+        for row in frame.records(rows, "note") if "note" in rows else ():
             where = ("data", "axes fraction") if np.isnan(row[self.y]) else ("data", "data")
-            note = Label(row["workers"], np.nan_to_num(row[self.y], nan=0.01), row["note"], style.text_colour)
-            write(axes, note, (0, 7), coordinates=where)
+            note = frame.Label(
+                row["workers"], np.nan_to_num(row[self.y], nan=0.01), row["note"], style.text_colour
+            )
+            frame.write(axes, note, (0, 7), coordinates=where)
         labels = []
-        for row in records(rows, self.y)[-1:]:
+        for row in frame.records(rows, self.y)[-1:]:
             text = self.label(row) if self.label else self.number(row[self.y]).removesuffix(self.unit)
-            labels += [Label(row["workers"], row[self.y], text, style.text_colour)] * bool(text)
+            labels += [frame.Label(row["workers"], row[self.y], text, style.text_colour)] * bool(text)
         return labels
 
-    def _draw_runs(self, axes: Axes, series: DrawnSeries, side: int) -> None:
-        known = records(series.rows(self.runs), self.y)
+    def _draw_runs(self, axes: Axes, series: frame.DrawnSeries, side: int) -> None:
+        known = frame.records(series.rows(self.runs), self.y)
         px = RUN_STEP_PX * (side + int(np.sign(side)))
         size, where = 0.55 * series.style.marker_px, sideways(axes, px)
         look = series.look(linestyle="none", markersize=size, markeredgewidth=0, alpha=0.5, zorder=2)
@@ -163,11 +148,11 @@ class Line(Chart):
         for run in known:
             speed = chart_number(run["throughput"], ".4g")
             titles.append(f"{run['run']}, {speed} {self.run_unit}" if speed else run["run"])
-        title_marks(dots, titles)
+        frame.title_marks(dots, titles)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stack(Chart):
+class Stack(frame.Chart):
     """Parts over the workers, bottom first, and beside each bar the total `y`; all panels have one y axis.
 
     parts      column of a part -> its name
@@ -178,7 +163,7 @@ class Stack(Chart):
     least_top: float
     by: tuple[str, ...] = ("options", "framework", "knobs")
 
-    def panels(self) -> list[Panel]:
+    def panels(self) -> list[frame.Panel]:
         """Return the panels; the parts are the same in all, so the first one has the legend."""
         first, *others = super().panels()[:MOST_STACKS]
         names = zip(self.parts.values(), PALETTE, strict=False)
@@ -191,15 +176,15 @@ class Stack(Chart):
         shown = {name: self.number(row[part]) for part, name in self.parts.items()}
         zeros = (self.number(0.0), self.number(-0.0))
         parts = ", ".join(f"{name} {text}" for name, text in shown.items() if text not in zeros)
-        return f"{self.number(row[self.y])} {on_workers(row['workers'])} ({parts or 'no part above 0'})"
+        return f"{self.number(row[self.y])} {frame.on_workers(row['workers'])} ({parts or 'no part above 0'})"
 
-    def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:
+    def draw(self, axes: Axes, series: Sequence[frame.DrawnSeries]) -> None:
         """Draw the parts of each worker count upon each other, gains below zero, and their sums."""
         drawn = pd.concat([each.rows(self.rows) for each in self.series])
         parts = drawn[[*self.parts]].to_numpy(dtype=np.float64)
         sums_of_parts = parts.clip(min=0).sum(axis=1), parts.clip(max=0).sum(axis=1)
         reached = np.concatenate([*sums_of_parts, self.ends(drawn).ravel()])
-        value_axis(axes, "y", reached, least_top=self.least_top, percent="%" in self.form)
+        frame.value_axis(axes, "y", reached, least_top=self.least_top, percent="%" in self.form)
         rows = series[0].rows(self.rows)
         places, beside = np.arange(len(rows)), max(0.6, 1.6 - len(rows) / 2)
         axes.set(xlabel="workers", xlim=(-beside, len(rows) - 1 + beside))
@@ -214,9 +199,9 @@ class Stack(Chart):
             bars = axes.bar(places, values[:, part], BAR_WIDTH, base[:, part], **look)
             for bar, workers in zip(bars, rows["workers"], strict=True):
                 text = self.number(bar.get_height())
-                title_marks(bar, [f"{name} {on_workers(workers)}: {text}"])
-                height = abs(bar.get_height()) / np.ptp(axes.get_ylim()) * PLOT_HEIGHT_PX
-                width = BAR_WIDTH / np.ptp(axes.get_xlim()) * PLOT_WIDTH_PX
+                frame.title_marks(bar, [f"{name} {frame.on_workers(workers)}: {text}"])
+                height = abs(bar.get_height()) / np.ptp(axes.get_ylim()) * frame.PLOT_HEIGHT_PX
+                width = BAR_WIDTH / np.ptp(axes.get_xlim()) * frame.PLOT_WIDTH_PX
                 if height > NUMBERED_PX and width > text_width(text):
                     x, y = bar.get_center()
                     axes.text(x, y, text, color=on_colour, ha="center", va="center")
@@ -224,27 +209,27 @@ class Stack(Chart):
         totals, low, high = self.ends(rows).T
         axes.vlines(x, low, high, color=Colour.INK, linewidth=1.6, zorder=4)
         (sums,) = axes.plot(x, totals, "D", color=Colour.INK, markersize=5, zorder=5)
-        told = [(on_workers(row["workers"]), self.value(row)) for row in rows.to_dict("records")]
-        title_marks(sums, [f"{self.title} {where}: {value}" for where, value in told])
+        told = [(frame.on_workers(row["workers"]), self.value(row)) for row in rows.to_dict("records")]
+        frame.title_marks(sums, [f"{self.title} {where}: {value}" for where, value in told])
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShareCurve(Chart):
+class ShareCurve(frame.Chart):
     """A quantity against the column pixel_share, with bands."""
 
-    def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:
+    def draw(self, axes: Axes, series: Sequence[frame.DrawnSeries]) -> None:
         """Draw a line for each series."""
         rows = self.rows[self.rows["options"] == series[0].options]
         axes.set_xlabel("share of the pixels")
-        value_axis(axes, "x", np.array([0.0, 1.0]), percent=True)
+        frame.value_axis(axes, "x", np.array([0.0, 1.0]), percent=True)
         axes.set_xlim(0, 1)
-        value_axis(axes, "y", self.ends(rows), least_top=1.0)
+        frame.value_axis(axes, "y", self.ends(rows), least_top=1.0)
         for each in series:
             own = each.rows(rows)
             band: dict[str, Any] = {"color": each.style.colour, "alpha": 0.15, "linewidth": 0}
             axes.fill_between(own["pixel_share"], own[f"{self.y}_low"], own[f"{self.y}_high"], **band)
             (line,) = axes.plot(own["pixel_share"], own[self.y], **each.look())
-            title_marks(line, [each.name])
+            frame.title_marks(line, [each.name])
 
     def fact(self, row: Row) -> str:
         """Return the value alone."""
@@ -252,7 +237,7 @@ class ShareCurve(Chart):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forest(Chart):
+class Forest(frame.Chart):
     """Ratios or differences, a row for each comparison, beside a line where both sides are equal.
 
     rows   in the order drawn: `y` with its interval, NaN where not known; heading and name; framework, ""
@@ -268,7 +253,7 @@ class Forest(Chart):
 
     def facts(self) -> Iterator[str]:
         """Yield all rows."""
-        yield from (row["title"] for row in records(self.rows, self.y))
+        yield from (row["title"] for row in frame.records(self.rows, self.y))
 
     @property
     def lines(self) -> list[tuple[str, str]]:
@@ -278,18 +263,18 @@ class Forest(Chart):
             lines = list(dict.fromkeys(line for one in lines for line in ((one[0], ""), one)))
         return lines
 
-    def panels(self) -> list[Panel]:
+    def panels(self) -> list[frame.Panel]:
         """Return the one panel."""
-        arms = [DrawnSeries("", arm, "", name, SERIES_STYLES[arm]) for arm, name in self.arms.items()]
+        arms = [frame.DrawnSeries("", arm, "", name, SERIES_STYLES[arm]) for arm, name in self.arms.items()]
         draw = partial(self.draw, series=())
         legend = [arm.line() for arm in arms]
-        return [Panel(self.title, draw, legend=legend, plot_px=ROW_PX * len(self.lines))]
+        return [frame.Panel(self.title, draw, legend=legend, plot_px=ROW_PX * len(self.lines))]
 
-    def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:  # noqa: ARG002
+    def draw(self, axes: Axes, series: Sequence[frame.DrawnSeries]) -> None:  # noqa: ARG002
         """Draw all rows, each with its number and its interval."""
         values = np.append(self.ends(self.rows), self.equal)
         nothing = not np.nan_to_num(values).any()
-        value_axis(axes, "x", np.array([-0.01, 0.01]) if nothing else values, log=self.equal > 0)
+        frame.value_axis(axes, "x", np.array([-0.01, 0.01]) if nothing else values, log=self.equal > 0)
         axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
         axes.axvline(self.equal, color=Colour.MUTED, linewidth=1.2)
         names = [shortened(name or heading, MOST_NAME_PX) for heading, name in self.lines]
@@ -301,12 +286,12 @@ class Forest(Chart):
         is_named = any(name for _, name in self.lines)
         for text, (_, name) in zip(axes.get_yticklabels(), self.lines, strict=True):
             text.set_fontweight("bold" if is_named and not name else "normal")
-        for row in records(self.rows, self.y):
+        for row in frame.records(self.rows, self.y):
             y = self.lines.index((row["heading"], row["name"]))
             style = SERIES_STYLES.get(row["framework"])
             colour = style.colour if style and row["claimed"] else Colour.MUTED
             axes.hlines(y, row[f"{self.y}_low"], row[f"{self.y}_high"], color=colour, linewidth=1.8)
             (mark,) = axes.plot(row[self.y], y, style.marker if style else "D", color=colour, markersize=7)
-            title_marks(mark, [row["title"]])
-            number = Label(1, y, self.value(row), Colour.INK, bold=False)
-            write(axes, number, (10, 0), coordinates=("axes fraction", "data"))
+            frame.title_marks(mark, [row["title"]])
+            number = frame.Label(1, y, self.value(row), Colour.INK, bold=False)
+            frame.write(axes, number, (10, 0), coordinates=("axes fraction", "data"))

@@ -23,16 +23,7 @@ from slurm.one_job import new_job_folder, run_as_job
 from slurm.processes import launch
 from slurm.scheduler import GONE, Slurm, is_over
 from unet_scaling.data.folder import FilePair
-from unet_scaling.inference.masks import (
-    COUNTS_KEY,
-    JOBS_FOLDER,
-    TABLE_NAME,
-    files_to_segment,
-    mask_path,
-    read_mask,
-    require_own_folder,
-    trained_network,
-)
+from unet_scaling.inference import masks
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, EXIT_OK, EXIT_RESUME, UserError
 from unet_scaling.study.files import READABLE, remove_unfinished, write_atomically
@@ -60,13 +51,13 @@ examples
 def main() -> int:
     arguments = command_line().parse_args()
     output: Path = arguments.output
-    pairs = files_to_segment(arguments.images)
-    require_own_folder(output, arguments.images, TABLE_NAME)
+    pairs = masks.files_to_segment(arguments.images)
+    masks.require_own_folder(output, arguments.images, masks.TABLE_NAME)
     cores = len(os.sched_getaffinity(0))
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
     if cluster:
         geometry(cluster, arguments.workers)
-        trained_network(arguments.run)  # not after hours in the queue
+        masks.trained_network(arguments.run)  # not after hours in the queue
         _require_no_job(cluster.slurm, output)
     elif arguments.workers > cores:
         raise UserError(f"--workers {arguments.workers}: allowed: at most {cores}, the cores of this machine")
@@ -79,12 +70,12 @@ def main() -> int:
     seconds = (_moment(output) - begin) / 1e9
     moments = _moments(begin, output, pairs)
     rows, total = _table(output, pairs)
-    write_atomically(output / TABLE_NAME, rows, READABLE)
+    write_atomically(output / masks.TABLE_NAME, rows, READABLE)
     images = count(len(pairs), "image")
     scored = "" if total is None else f", IoU of these {images} {PixelCounts(*total).iou!r}"
     print(
         f"{output}: {count(len(pairs), 'mask')}, {count(len(moments), 'new mask')} in {seconds:.1f} s on "
-        f"{count(arguments.workers, 'worker')}{scored}; {TABLE_NAME} has a row for each"
+        f"{count(arguments.workers, 'worker')}{scored}; {masks.TABLE_NAME} has a row for each"
     )
     if arguments.speeds:
         _note_speed(arguments.speeds, arguments.workers, moments)
@@ -133,9 +124,9 @@ def _through_slurm(
     show: Callable[[], None],
 ) -> tuple[int, str]:
     """Return an exit code, and how the job ended with all that it printed."""
-    folder = new_job_folder(arguments.output.resolve() / JOBS_FOLDER)
+    folder = new_job_folder(arguments.output.resolve() / masks.JOBS_FOLDER)
     ended = run_as_job(cluster, arguments.workers, program, _JOB_NAME, folder, new_console(), show)
-    missing = sum(not mask_path(arguments.output, pair).exists() for pair in pairs)
+    missing = sum(not masks.mask_path(arguments.output, pair).exists() for pair in pairs)
     code = EXIT_BUG if ended.state == "FAILED" else EXIT_RESUME
     if ended.state == "COMPLETED" and not missing:
         code = EXIT_OK
@@ -148,7 +139,7 @@ def _through_slurm(
 
 def _require_no_job(slurm: Slurm, output: Path) -> None:
     """Raise UserError where a job of an earlier call, whose terminal is gone, may still make these masks."""
-    tokens = [f"{_JOB_NAME}.{folder.name}" for folder in sorted((output / JOBS_FOLDER).glob("*"))]
+    tokens = [f"{_JOB_NAME}.{folder.name}" for folder in sorted((output / masks.JOBS_FOLDER).glob("*"))]
     for token, state in slurm.look_up(dict.fromkeys(tokens)).items() if tokens else ():
         if not is_over(state.state) and state.state != GONE:
             cure = f"wait for its end, or end it: scancel --name={token}"
@@ -178,7 +169,7 @@ def _moment(output: Path) -> int:
 
 def _moments(begin: int, output: Path, pairs: list[FilePair]) -> list[int]:
     """Return when masks were written since `begin`, in order; nanoseconds since 1970."""
-    names = {mask_path(output, pair).name for pair in pairs}
+    names = {masks.mask_path(output, pair).name for pair in pairs}
     written = (entry.stat().st_mtime_ns for entry in os.scandir(output) if entry.name in names)
     return sorted(moment for moment in written if moment >= begin)
 
@@ -216,15 +207,15 @@ def _table(output: Path, pairs: list[FilePair]) -> tuple[str, list[int] | None]:
     writer.writerow(_COLUMNS)
     sums = []
     for pair in pairs:
-        path = mask_path(output, pair)
-        made = read_mask(path)
+        path = masks.mask_path(output, pair)
+        made = masks.read_mask(path)
         if made is None:
             raise UserError(f"{path} is damaged; move it away, and run the command again", EXIT_BAD_DATA)
         mask, texts = made
         height, width = mask.shape
         share = f"{float((mask > 0).mean()):.6f}"
         _, objects = ndimage.label(mask)
-        counts = [*map(int, texts.get(COUNTS_KEY, "").split())]
+        counts = [*map(int, texts.get(masks.COUNTS_KEY, "").split())]
         if counts:
             sums.append(counts)
         iou = PixelCounts(*counts).iou if counts else None

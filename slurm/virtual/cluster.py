@@ -24,16 +24,8 @@ from slurm.virtual.hosts import (
     wait_until,
 )
 from slurm.virtual.plan import CONTROLLER, DEVICE_FOLDER, Plan, command, plan_file, save
+from unet_scaling.group import processor_quota
 from unet_scaling.group.identity import own_processors
-from unet_scaling.group.processor_quota import (
-    ProcessorHierarchy,
-    enable_below,
-    make_quota_group,
-    prefer_group,
-    processor_hierarchy,
-    quota_of_cores,
-    remove_group,
-)
 from unet_scaling.study.dilation import DILATION_VARIABLE, LINK_RATE_VARIABLE, QUOTA_FOLDER_VARIABLE
 from unet_scaling.study.errors import EXIT_BUG, UserError
 
@@ -327,7 +319,7 @@ def status(plan: Plan) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def quota_folder(plan: Plan, hierarchy: ProcessorHierarchy) -> Path:
+def quota_folder(plan: Plan, hierarchy: processor_quota.ProcessorHierarchy) -> Path:
     """Return the control group of a dilated cluster, in which every worker makes its own."""
     return hierarchy.root / plan.uplink
 
@@ -336,23 +328,25 @@ def prepare_quotas(plan: Plan) -> None:
     """Make the group of a dilated cluster, if it is one. Raises UserError where no quota can be had."""
     if not plan.is_dilated:
         return
-    hierarchy = processor_hierarchy()
+    hierarchy = processor_quota.processor_hierarchy()
     folder = quota_folder(plan, hierarchy)
     try:
         if hierarchy.version == 2:
-            enable_below(hierarchy.root)
+            processor_quota.enable_below(hierarchy.root)
         folder.mkdir(exist_ok=True)
         if hierarchy.version == 2:
-            enable_below(folder)
+            processor_quota.enable_below(folder)
         # Runs that start have no quota yet: they would take the processors from those that are timed.
-        prefer_group(folder)
+        processor_quota.prefer_group(folder)
         folder.chmod(FOR_ALL_USERS)
     except OSError as error:
         raise UserError(f"no control group for the workers: {error.filename}: {error.strerror}") from None
     # Raises UserError where the kernel refuses the quota of a worker of one core.
     trial = folder / "trial"
     try:
-        make_quota_group(trial, quota_of_cores(1 / plan.dilation, processors=1))
+        processor_quota.make_quota_group(
+            trial, processor_quota.quota_of_cores(1 / plan.dilation, processors=1)
+        )
     finally:
         if trial.exists():
             trial.rmdir()
@@ -363,20 +357,20 @@ def task_variables(plan: Plan) -> Mapping[str, str]:
     found = {LINK_RATE_VARIABLE: plan.link_rate} if plan.link_rate else {}
     if plan.is_dilated:
         found[DILATION_VARIABLE] = f"{plan.dilation:g}"
-        found[QUOTA_FOLDER_VARIABLE] = str(quota_folder(plan, processor_hierarchy()))
+        found[QUOTA_FOLDER_VARIABLE] = str(quota_folder(plan, processor_quota.processor_hierarchy()))
     return found
 
 
 def remove_groups(state: Path) -> None:
     """Remove the groups of the cluster in `state`, whose processes have ended, if it has any."""
     try:
-        folder = quota_folder(Plan(state), processor_hierarchy())
+        folder = quota_folder(Plan(state), processor_quota.processor_hierarchy())
     except UserError:
         return
 
     def is_removed() -> bool:
         try:
-            remove_group(folder)
+            processor_quota.remove_group(folder)
         except OSError:  # busy: a process has not left yet
             return False
         return True

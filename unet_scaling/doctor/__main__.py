@@ -19,14 +19,9 @@ import psutil
 import torch
 
 from unet_scaling.doctor.findings import GLOO_VARIABLE, REPORT_PATTERN, WorkerReport
+from unet_scaling.group import rendezvous
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import LAUNCHERS, Identity, identify
-from unet_scaling.group.rendezvous import (
-    built_with,
-    prepare_shared_memory_for_mpi,
-    trial_config,
-    twin_functions,
-)
 from unet_scaling.group.watchdog import blocking, start_watchdog
 from unet_scaling.group.worker import own_device, own_facts, speed_variables, versions
 from unet_scaling.measure.epoch_meter import synchronized_seconds
@@ -135,8 +130,8 @@ def first_report() -> WorkerReport:
 
 def examine_torch(reporter: Reporter, workers: int) -> None:
     """Join torch's group, exchange small and large messages, and measure clocks and speeds."""
-    twin = twin_functions("pytorch_native")
-    group = twin["join_group"](trial_config("pytorch_native", workers, JOIN_TIMEOUT_SECONDS))
+    twin = rendezvous.twin_functions("pytorch_native")
+    group = twin["join_group"](rendezvous.trial_config("pytorch_native", workers, JOIN_TIMEOUT_SECONDS))
     facts = own_facts(group.identity, group.device, speed_variables())
     reporter.update(stage="joined by torch", joined_workers=group.size, facts=facts)
     offset, error = clock_offset(group)
@@ -155,7 +150,7 @@ def examine_torch(reporter: Reporter, workers: int) -> None:
     reporter.update(stage="measured")
     twin["leave_group"]()
     with suppress(ImportError):  # a study of native DDP needs no Horovod
-        reporter.update(horovod_built=built_with(twin_functions("horovod")["hvd"]))
+        reporter.update(horovod_built=rendezvous.built_with(rendezvous.twin_functions("horovod")["hvd"]))
 
 
 def clock_offset(group: Group) -> tuple[float, float]:
@@ -197,7 +192,7 @@ def operations_per_second(group: Group) -> float:
 
 def examine_mpi(reporter: Reporter, workers: int) -> None:
     """Join MPI's group and, where it holds all workers, time it between the hosts."""
-    prepare_shared_memory_for_mpi()
+    rendezvous.prepare_shared_memory_for_mpi()
     import mpi4py
 
     # Started by a call of its own: only then can a start that hangs be ended.

@@ -7,16 +7,8 @@ import torch
 from torch import nn
 
 from unet_scaling.data.batches import ImageData, RunData
+from unet_scaling.explain import maps
 from unet_scaling.explain.checks import MapChecks, trial_of
-from unet_scaling.explain.maps import (
-    ARITHMETIC,
-    ExplainedNetwork,
-    MapFiles,
-    MapMaker,
-    image_names,
-    make_maps,
-    take_turns,
-)
 from unet_scaling.explain.masks import MaskStore, Method, mask_chunks, method_of
 from unet_scaling.group.group import Group
 from unet_scaling.group.worker import keep_memory
@@ -33,7 +25,7 @@ def explain_run(config: RunConfig, model: nn.Module, data: RunData, group: Group
     """Make the maps that are missing, then check all of them, write the manifest and record both."""
     assert isinstance(data, ImageData)
     model.eval()
-    files = MapFiles(record.folder)
+    files = maps.MapFiles(record.folder)
     method = method_of(config.saliency)
     digest = weights_sha256(model)
     positions = range(min(config.saliency.images or data.test_images, data.test_images))
@@ -43,7 +35,7 @@ def explain_run(config: RunConfig, model: nn.Module, data: RunData, group: Group
         split = "masks" if len(positions) < group.size else "images"
     # Compiled code would be made again for each size of a batch.
     with torch.compiler.set_stance("force_eager"):
-        network = ExplainedNetwork(model, config)
+        network = maps.ExplainedNetwork(model, config)
         group.wait_for_all()
         began = synchronized_seconds(group.device)
         clock = PartClock(group.device)
@@ -52,11 +44,11 @@ def explain_run(config: RunConfig, model: nn.Module, data: RunData, group: Group
             masks = group.run_on_all(lambda: MaskStore(mask_chunks(method.perturber, *size)))
         # What lasts is there now; where nothing was trained, no step has asked for this yet.
         keep_memory()
-        maker = MapMaker(config, network, data, masks, method, files)
+        maker = maps.MapMaker(config, network, data, masks, method, files)
         if missing:
             record.begin_explaining()
             before = len(positions) - len(missing)
-            make_maps(maker, missing, split, clock, lambda done: record.visit_safe_point(before + done))
+            maps.make_maps(maker, missing, split, clock, lambda done: record.visit_safe_point(before + done))
         phases = group.gather_models(_phases(clock, synchronized_seconds(group.device) - began))
         peaks = group.gather_numbers(peak_memory_bytes())
         began = synchronized_seconds(group.device)
@@ -83,7 +75,7 @@ def explain_run(config: RunConfig, model: nn.Module, data: RunData, group: Group
 
 
 def _missing(
-    files: MapFiles, positions: range, data: ImageData, method: Method, weights_sha256: str
+    files: maps.MapFiles, positions: range, data: ImageData, method: Method, weights_sha256: str
 ) -> list[int]:
     """Return the test images without a whole map of these weights, the same on every worker."""
     config, group = data.config, data.group
@@ -94,7 +86,7 @@ def _missing(
         "weights_sha256": weights_sha256,
         "manifest_sha256": data.manifest_sha256,
         "configuration": method.configuration(),
-        "arithmetic": ARITHMETIC,
+        "arithmetic": maps.ARITHMETIC,
     }
     group.run_on_all(lambda: files.prepare(origin) if group.rank == 0 else None)
     shape = (len(SCORES), config.data.image_height, config.data.image_width)
@@ -116,7 +108,7 @@ def _checked(checks: MapChecks, positions: range, record: Recorder) -> list[Expl
     """Return the manifest's entries of all images, on every worker."""
     maker = checks.maker
     group = maker.data.group
-    names = image_names(maker.config, maker.data)
+    names = maps.image_names(maker.config, maker.data)
     own: list[str] = []
 
     def check(position: int) -> None:
@@ -126,13 +118,13 @@ def _checked(checks: MapChecks, positions: range, record: Recorder) -> list[Expl
         record.visit_safe_point(len(positions) + done)
 
     record.begin_explaining()
-    take_turns(group, maker.own(positions), check, "checks", visit)
+    maps.take_turns(group, maker.own(positions), check, "checks", visit)
     texts = group.gather_strings("\n".join(own))
     entries = [ExplainedImage.model_validate_json(line) for text in texts for line in text.splitlines()]
     return sorted(entries, key=lambda entry: entry.position)
 
 
-def _write_manifest(maker: MapMaker, weights_sha256: str, images: list[ExplainedImage]) -> str:
+def _write_manifest(maker: maps.MapMaker, weights_sha256: str, images: list[ExplainedImage]) -> str:
     """Write the manifest on worker 0; return its SHA-256 on every worker."""
     group = maker.data.group
     manifest = SaliencyManifest(

@@ -25,15 +25,7 @@ from unet_scaling.data.images import collate, fit_pair, foreground_of
 from unet_scaling.data.pixels import Bytes, Pixels, decode, describe_mode, fitted_box, read_bytes, to_image
 from unet_scaling.group.identity import identify
 from unet_scaling.group.worker import start_worker
-from unet_scaling.inference.masks import (
-    ORIGIN_KEY,
-    files_to_segment,
-    image_path,
-    mask_path,
-    packed_mask,
-    read_mask,
-    trained_network,
-)
+from unet_scaling.inference import masks
 from unet_scaling.run.training_state import WEIGHTS_NAME, load_weights, set_float32_precision, weights_sha256
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError, run_worker
@@ -126,7 +118,7 @@ class Segmenter:
 
 def open_segmenter(run: Path, device: torch.device, *, any_depth: bool) -> Segmenter:
     """Return the network of a complete run; UserError where it has none, or is of a task of its own."""
-    config, record = trained_network(run)
+    config, record = masks.trained_network(run)
     set_float32_precision(config.training.precision)
     model = UNetTask(config).build_model(nn.BatchNorm2d)
     load_weights(model, run / WEIGHTS_NAME)
@@ -152,16 +144,16 @@ def _trained_modes(config: RunConfig, manifest_sha256: str) -> frozenset[str]:
 
 def segment(segmenter: Segmenter, folder: Path, pair: FilePair, output: Path) -> bool:
     """Write the mask of an image, unless it is there; return whether it was made."""
-    path = image_path(folder, pair)
+    path = masks.image_path(folder, pair)
     content = read_bytes(path)
     truth = read_bytes(folder / MASKS_FOLDER / pair.mask) if pair.mask else b""
     origin = segmenter.origin(content, truth)
-    target = mask_path(output, pair)
+    target = masks.mask_path(output, pair)
     if target.exists() and target.stat().st_size:
-        _, known = read_mask(target) or (None, {})
-        if ORIGIN_KEY not in known:
+        _, known = masks.read_mask(target) or (None, {})
+        if masks.ORIGIN_KEY not in known:
             raise UserError(f"{target} is there and was not made by segment; name another --output")
-        if known[ORIGIN_KEY] == origin:
+        if known[masks.ORIGIN_KEY] == origin:
             return False
     foreground = None
     if pair.mask:
@@ -169,7 +161,7 @@ def segment(segmenter: Segmenter, folder: Path, pair: FilePair, output: Path) ->
         foreground = foreground_of(true_path, decode(true_path, truth, mask=True), segmenter.config.data)
     image = segmenter.fit(path, decode(path, content), foreground)
     ((region, counts),) = segmenter.regions([image])
-    packed = packed_mask(image.at_own_size(region), origin, counts)
+    packed = masks.packed_mask(image.at_own_size(region), origin, counts)
     write_atomically(target, packed, READABLE, durable=False)
     return True
 
@@ -187,7 +179,7 @@ def main() -> None:
     identity, device = start_worker(config.model_copy(update={"workers": workers, "training": training}))
     arguments.output.mkdir(parents=True, exist_ok=True)
     segmenter = open_segmenter(arguments.run, device, any_depth=arguments.any_depth)
-    pairs = files_to_segment(arguments.images)
+    pairs = masks.files_to_segment(arguments.images)
     for pair in pairs[identity.rank :: identity.size]:
         segment(segmenter, arguments.images, pair, arguments.output)
 

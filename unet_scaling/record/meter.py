@@ -19,17 +19,8 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from unet_scaling.group.group import Group
+from unet_scaling.measure import epoch_meter
 from unet_scaling.measure.counters import CounterMeter
-from unet_scaling.measure.epoch_meter import (
-    NO_CLOCK,
-    NOT_EVERY_GRADIENT,
-    Clock,
-    PhaseClock,
-    StepSample,
-    gather_budget,
-    phase_clock,
-    synchronized_seconds,
-)
 from unet_scaling.study.record_lines import Epoch, Phase
 
 NO_MODEL = "record.begin was given no model and optimizer, on which hooks could mark the phases"
@@ -47,9 +38,9 @@ SAMPLE_SEED = 0
 class Marks:
     """The clock on which the phases of an epoch are marked."""
 
-    clock: Clock = NO_CLOCK
+    clock: epoch_meter.Clock = epoch_meter.NO_CLOCK
 
-    def begin(self, clock: Clock) -> None:
+    def begin(self, clock: epoch_meter.Clock) -> None:
         """Mark the phases of an epoch on this clock from now on."""
         self.clock = clock
 
@@ -59,7 +50,7 @@ class Marks:
 
     def close(self) -> None:
         """Mark nothing more."""
-        self.clock = NO_CLOCK
+        self.clock = epoch_meter.NO_CLOCK
 
 
 class LoopHooks(Marks):
@@ -73,7 +64,7 @@ class LoopHooks(Marks):
         self._optimizer = optimizer
         self._handles: tuple[RemovableHandle, ...] = ()
 
-    def begin(self, clock: Clock) -> None:
+    def begin(self, clock: epoch_meter.Clock) -> None:
         super().begin(clock)
         self._forwards = 0
         self._depth = 0
@@ -126,10 +117,10 @@ class ScriptMeter:
         self._group = group
         self._model = model
         self._marks = marks
-        self._phases: PhaseClock | None = None
-        self._clock: Clock = NO_CLOCK
+        self._phases: epoch_meter.PhaseClock | None = None
+        self._clock: epoch_meter.Clock = epoch_meter.NO_CLOCK
         self._counters = CounterMeter(group, communication=None)
-        self.sample = StepSample(group.size, SAMPLE_SEED) if group.rank == 0 else None
+        self.sample = epoch_meter.StepSample(group.size, SAMPLE_SEED) if group.rank == 0 else None
         self._epochs = 0
 
     def begin(self, batches: int | None) -> None:
@@ -138,11 +129,11 @@ class ScriptMeter:
         self._batches = 0
         self._samples = 0
         self._seconds = 0.0
-        self._clock = NO_CLOCK
+        self._clock = epoch_meter.NO_CLOCK
         if self._model is not None and self._marks is not None:
             if batches:
                 if self._phases is None or self._phases.steps != batches:
-                    self._phases = phase_clock(self._model, batches, 1, self._group.device)
+                    self._phases = epoch_meter.phase_clock(self._model, batches, 1, self._group.device)
                 else:
                     self._phases.attach()
                 self._phases.begin()
@@ -156,10 +147,10 @@ class ScriptMeter:
         """Count a batch that the loader has just given."""
         if self._batches == self._expected:
             # More steps than the clock was told: no more phases are marked.
-            self._clock = NO_CLOCK
+            self._clock = epoch_meter.NO_CLOCK
             if self._phases and self._marks:
                 self._phases.close()
-                self._marks.clock = NO_CLOCK
+                self._marks.clock = epoch_meter.NO_CLOCK
         self._clock.mark(Phase.DATA_WAIT)
         self._samples += samples
 
@@ -170,11 +161,11 @@ class ScriptMeter:
 
     def pause(self) -> None:
         """Stop the clock between two batches, as for an evaluation."""
-        self._seconds += synchronized_seconds(self._group.device) - self._began
+        self._seconds += epoch_meter.synchronized_seconds(self._group.device) - self._began
 
     def resume(self) -> None:
         """Continue the clock of this worker."""
-        self._began = synchronized_seconds(self._group.device)
+        self._began = epoch_meter.synchronized_seconds(self._group.device)
         self._clock.resume(self._began)
 
     def close(self) -> None:
@@ -201,7 +192,7 @@ class ScriptMeter:
             assert self._phases is not None
             phases = self._phases.seconds(self._seconds)
             paced = self._phases.host_paced_seconds
-            budget = gather_budget(self._group, self._epochs, phases, paced, self.sample)
+            budget = epoch_meter.gather_budget(self._group, self._epochs, phases, paced, self.sample)
         cpu, gpu = self._counters.gather()
         self._epochs += 1
         return Epoch(
@@ -213,7 +204,7 @@ class ScriptMeter:
             loss=None,
             warmup=self._epochs == 1,
             budget=budget,
-            no_budget=None if budget else no_budget or NOT_EVERY_GRADIENT,
+            no_budget=None if budget else no_budget or epoch_meter.NOT_EVERY_GRADIENT,
             cpu=cpu,
             gpu=gpu,
         )

@@ -29,14 +29,7 @@ from torch import Tensor
 
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import STOP_SIGNALS
-from unet_scaling.run.training_state import (
-    Trained,
-    generators,
-    one_line,
-    pack_state,
-    set_generators,
-    unpack_state,
-)
+from unet_scaling.run import training_state
 from unet_scaling.study.dilation import clock_seconds, dilated
 from unet_scaling.study.errors import (
     EXIT_BAD_DATA,
@@ -121,7 +114,7 @@ class EpochSoFar:
 
 
 def save_checkpoint(
-    folder: Path, group: Group, trained: Trained, progress: Progress, begun: EpochSoFar
+    folder: Path, group: Group, trained: training_state.Trained, progress: Progress, begun: EpochSoFar
 ) -> None:
     """Write a checkpoint and drop all but the newest two; all workers take part.
 
@@ -129,28 +122,28 @@ def save_checkpoint(
     """
     own = {
         "buffers": {name: buffer.cpu() for name, buffer in trained.model.named_buffers()},
-        "random": generators(),
+        "random": training_state.generators(),
         "played_random": trained.played_generators,
         "own": trained.own_state(),
         "loss": begun.loss.cpu(),
         "seconds": begun.seconds,
     }
-    workers = group.gather_bytes(pack_state(own), everywhere=False)
+    workers = group.gather_bytes(training_state.pack_state(own), everywhere=False)
 
     def write() -> None:
         state = {
             "model": trained.model.state_dict(),
             "optimizer": trained.optimizer.state_dict(),
-            "workers": [unpack_state(worker) for worker in workers],
+            "workers": [training_state.unpack_state(worker) for worker in workers],
             "progress": progress.model_dump_json(),
         }
-        _write(folder, progress, pack_state(state))
+        _write(folder, progress, training_state.pack_state(state))
 
     group.run_on_all(write if group.rank == 0 else lambda: None)
 
 
 def load_checkpoint(
-    folder: Path, group: Group, trained: Trained, config_sha256: str
+    folder: Path, group: Group, trained: training_state.Trained, config_sha256: str
 ) -> tuple[Progress, EpochSoFar] | None:
     """Restore the newest checkpoint that every worker can read; None where there is none at all.
 
@@ -181,7 +174,7 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 def _restored(
-    path: Path, state: dict[str, Any], group: Group, trained: Trained
+    path: Path, state: dict[str, Any], group: Group, trained: training_state.Trained
 ) -> tuple[Progress, EpochSoFar]:
     """Restore a checkpoint; raises UserError (65) where the content does not fit the model after all."""
     own = state["workers"][group.rank]
@@ -196,13 +189,14 @@ def _restored(
                     raise ValueError(f"buffer {name} has the shape {shapes}")
                 buffer.copy_(saved)
         trained.optimizer.load_state_dict(state["optimizer"])
-        set_generators(own["random"])
+        training_state.set_generators(own["random"])
         trained.set_own_state(own["own"])
     except OF_THE_DEVICE:
         raise
     except UNFITTING as error:
         raise UserError(
-            f"{path} does not fit this run: {one_line(error)}; rename it to go on from the one before it",
+            f"{path} does not fit this run: {training_state.one_line(error)}; rename it to go on from "
+            "the one before it",
             EXIT_BAD_DATA,
         ) from None
     trained.played_generators[:] = own["played_random"]
@@ -229,13 +223,13 @@ def _require_space(folder: Path, needed: int) -> None:
 def _read(path: Path, config_sha256: str, workers: int) -> tuple[dict[str, Any] | None, str]:
     """Return the content of a checkpoint, its progress read, or None and why it cannot be used."""
     try:
-        state = unpack_state(read_verified(path))
+        state = training_state.unpack_state(read_verified(path))
         _require_parts(state, CHECKPOINT_PARTS)
         for worker in state["workers"]:
             _require_parts(worker, WORKER_PARTS)
         progress = Progress.model_validate_json(state["progress"])
     except (OSError, ValueError) as error:
-        return None, f"{path} cannot be used: {one_line(error)}"
+        return None, f"{path} cannot be used: {training_state.one_line(error)}"
     if len(state["workers"]) != workers:
         return None, f"{path} is of {len(state['workers'])} workers, this run has {workers}"
     if progress.config_sha256 != config_sha256:
