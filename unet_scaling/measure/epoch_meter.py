@@ -176,8 +176,7 @@ class DeviceClock(PhaseClock):
         super().__init__(model, steps, passes)
         self._stream = torch.cuda.current_stream(device)
         self._events: list[torch.cuda.Event] = []
-        self._positions: list[tuple[int, int]] = []
-        self._host_seconds: list[float] = []
+        self._marks: list[tuple[int, Phase, float]] = []
         self._add_events(1 + steps * (MARKS_PER_PASS * passes + MARKS_PER_STEP))
 
     def begin(self) -> None:
@@ -194,15 +193,13 @@ class DeviceClock(PhaseClock):
 
     def _add_events(self, marks: int) -> None:
         self._events += [torch.cuda.Event(enable_timing=True) for _ in range(marks)]  # type: ignore[no-untyped-call]
-        self._positions += [(NO_STEP, Phase.REST)] * marks
-        self._host_seconds += [0.0] * marks
+        self._marks += [(NO_STEP, Phase.REST, 0.0)] * marks
 
     def _stamp(self, step: int, phase: Phase) -> None:
         if self._used == len(self._events):  # of a script's step, which may have more passes than one
             self._add_events(1)
         self._events[self._used].record(self._stream)
-        self._positions[self._used] = step, phase
-        self._host_seconds[self._used] = clock_seconds()
+        self._marks[self._used] = step, phase, clock_seconds()
         self._used += 1
 
     def _measured(self) -> Seconds:
@@ -211,16 +208,17 @@ class DeviceClock(PhaseClock):
         self.host_paced_seconds = 0.0
         first = device_seconds = 0.0
         for number in range(1, self._used):
-            step, phase = self._positions[number]
+            step, phase, host = self._marks[number]
             if step == NO_STEP:
                 continue
-            if self._positions[number - 1][0] == NO_STEP:
+            step_before, _, host_before = self._marks[number - 1]
+            if step_before == NO_STEP:
                 # The clocks went on together: before that mark, all that was queued had been done.
-                first, device_seconds = self._host_seconds[number - 1], 0.0
+                first, device_seconds = host_before, 0.0
             seconds = self._events[number - 1].elapsed_time(self._events[number]) / 1000
             phases[step, phase] += seconds
             device_seconds += seconds
-            behind = device_seconds - (self._host_seconds[number] - first)
+            behind = device_seconds - (host - first)
             is_paced = behind < LATENCY_SECONDS + CLOCK_DRIFT * device_seconds
             if is_paced and phase not in (Phase.DATA_WAIT, Phase.SYNC):
                 self.host_paced_seconds += seconds
