@@ -11,7 +11,7 @@ import pytest
 from slurm.virtual import cluster, hosts
 from slurm.virtual.plan import Plan, command_line, load, plan_file, plan_of, save, slurm_conf, task_prolog
 from tests.cluster import PROGRAM
-from unet_scaling.group.processor_quota import ProcessorHierarchy
+from unet_scaling.group import processor_quota
 from unet_scaling.study.errors import UserError
 
 STATE = Path("/run/somewhere")
@@ -27,8 +27,8 @@ def test_tasks_of_a_slowed_cluster_are_told_so_by_slurm_itself() -> None:
 
 
 def test_a_slowed_cluster_leaves_no_group_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    hierarchy = ProcessorHierarchy(1, tmp_path)
-    monkeypatch.setattr(cluster, "processor_hierarchy", lambda: hierarchy)
+    hierarchy = processor_quota.ProcessorHierarchy(1, tmp_path)
+    monkeypatch.setattr(processor_quota, "processor_hierarchy", lambda: hierarchy)
     folder = cluster.quota_folder(Plan(STATE), hierarchy)
     (folder / "worker0.1").mkdir(parents=True)
     cluster.remove_groups(STATE)
@@ -135,7 +135,7 @@ def test_a_process_id_given_to_another_process_does_not_count(tmp_path: Path) ->
 
 def test_missing_programs_are_named_by_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(cluster, "SYSTEM_FOLDERS", "/nowhere")
+    monkeypatch.setattr(hosts, "SYSTEM_FOLDERS", "/nowhere")
     reason = str(cluster.missing_prerequisite())
     assert "iproute2 mount munge slurm-wlm util-linux" in reason
     assert "`slurm/virtual_cluster up --install`" in reason

@@ -14,15 +14,6 @@ from subprocess import Popen
 
 from slurm.virtual import hosts
 from slurm.virtual import plan as planned
-from slurm.virtual.hosts import (
-    SYSTEM_FOLDERS,
-    attempt,
-    refusal,
-    run,
-    running,
-    start_daemon,
-    wait_until,
-)
 from slurm.virtual.plan import CONTROLLER, DEVICE_FOLDER, Plan, command, plan_file, save
 from unet_scaling.group import processor_quota
 from unet_scaling.group.identity import own_processors
@@ -60,7 +51,7 @@ def missing_prerequisite() -> str | None:
         return "a virtual cluster makes namespaces and network links, so it needs root: run this with sudo"
     if packages := " ".join(missing_packages()):
         return f"packages are missing: {packages}; install them with `slurm/virtual_cluster up --install`"
-    refused = refusal()
+    refused = hosts.refusal()
     if refused is None:
         return None
     return f"this kernel or container does not let root create a host: {refused}; use one with all privileges"
@@ -71,7 +62,7 @@ def missing_packages() -> list[str]:
     return sorted(
         package
         for package, programs in PROGRAMS_OF_PACKAGE.items()
-        if not all(shutil.which(program, path=SYSTEM_FOLDERS) for program in programs)
+        if not all(shutil.which(program, path=hosts.SYSTEM_FOLDERS) for program in programs)
     )
 
 
@@ -91,13 +82,13 @@ def install() -> None:
         START_POLICY.chmod(0o755)
     try:
         for words in (["update"], ["install", "--no-install-recommends", *packages]):
-            run(["apt-get", "--quiet", "--yes", *words], environment=environment)
+            hosts.run(["apt-get", "--quiet", "--yes", *words], environment=environment)
     finally:
         if policy_is_new:
             START_POLICY.unlink()
     if Path("/run/systemd/system").exists():
         names = [service for package in packages for service in SERVICES_OF_PACKAGE.get(package, [])]
-        run(["systemctl", "disable", *names])
+        hosts.run(["systemctl", "disable", *names])
 
 
 def cgroup_conf() -> str:
@@ -105,7 +96,7 @@ def cgroup_conf() -> str:
 
     Before 24.05 they cannot be switched off; the older interface at least touches nothing until it is used.
     """
-    printed = run(["slurmd", "-V"])
+    printed = hosts.run(["slurmd", "-V"])
     match = re.search(r"(\d+)\.(\d+)", printed)
     if match is None:
         raise UserError(f"`slurmd -V` printed {printed!r}, which holds no version; is this Slurm's slurmd?")
@@ -126,13 +117,13 @@ def start_munge(plan: Plan) -> None:
     files = {"socket": "socket", "key-file": "key", "pid-file": "pid", "seed-file": "seed", "log-file": "log"}
     options = [f"--{option}={folder / name}" for option, name in files.items()]
     arguments = ["munged", "--foreground", "--force", *options]
-    process = start_daemon(plan, CONTROLLER, arguments, "munge")
+    process = hosts.start_daemon(plan, CONTROLLER, arguments, "munge")
     wait_for(plan, "munge", process, plan.munge_socket.is_socket)
 
 
 def start_controller(plan: Plan) -> None:
     """Start slurmctld and wait until it answers."""
-    process = start_daemon(plan, CONTROLLER, ["slurmctld", "-D", "-f", str(plan.slurm_conf)])
+    process = hosts.start_daemon(plan, CONTROLLER, ["slurmctld", "-D", "-f", str(plan.slurm_conf)])
     wait_for(plan, CONTROLLER, process, lambda: "is UP" in ask(plan, "scontrol", "ping"))
 
 
@@ -146,12 +137,12 @@ def start_node(plan: Plan, node: str) -> None:
         processors = own_processors(plan.nodes.index(node), plan.cores_per_host, processors)
     cores = ",".join(map(str, processors))
     slurmd = ["slurmd", "-D", "-N", node, "-f", str(plan.slurm_conf)]
-    start_daemon(plan, node, ["taskset", "--cpu-list", cores, *slurmd])
+    hosts.start_daemon(plan, node, ["taskset", "--cpu-list", cores, *slurmd])
 
 
 def wait_for(plan: Plan, service: str, process: Popen[bytes], ready: Callable[[], bool]) -> None:
     """Wait until a service is ready; raise UserError with the end of its log if it ends or takes too long."""
-    wait_until(lambda: ready() or process.poll() is not None, START_SECONDS)
+    hosts.wait_until(lambda: ready() or process.poll() is not None, START_SECONDS)
     if not ready():
         problem = "did not answer in time" if process.poll() is None else "ended"
         raise UserError(f"{service} {problem}. {log_tail(plan, service)}", EXIT_BUG)
@@ -164,7 +155,7 @@ def wait_until_usable(plan: Plan, nodes: list[str]) -> None:
         states = dict.fromkeys(nodes, "unknown") | node_states(plan)
         return {node: states[node] for node in nodes if states[node] not in USABLE_STATES}
 
-    if not wait_until(lambda: not unusable(), IDLE_SECONDS) and (left := unusable()):
+    if not hosts.wait_until(lambda: not unusable(), IDLE_SECONDS) and (left := unusable()):
         node, state = next(iter(left.items()))
         raise UserError(f"{node} is {state!r} after {IDLE_SECONDS:.0f} s. {log_tail(plan, node)}", EXIT_BUG)
 
@@ -177,7 +168,7 @@ def node_states(plan: Plan) -> dict[str, str]:
 
 def ask(plan: Plan, *arguments: str) -> str:
     """Return what a Slurm command prints; nothing when the controller does not answer."""
-    done = attempt(arguments, environment={"SLURM_CONF": str(plan.slurm_conf)})
+    done = hosts.attempt(arguments, environment={"SLURM_CONF": str(plan.slurm_conf)})
     return done.stdout if done.returncode == 0 else ""
 
 
@@ -285,13 +276,13 @@ def down(state: Path) -> bool:
 def stop(plan: Plan, host: str) -> None:
     """Terminate slurmctld, or cut the power of a node, its link first: no peer is told."""
     plan.require_host(host)
-    process = running(plan, host)
+    process = hosts.running(plan, host)
     if process is None:
         raise UserError(f"{host} is not running; start it with: {command('start', plan.state, host)}")
     if host == CONTROLLER:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGTERM)
-        wait_until(lambda: running(plan, host) is None, seconds=10)
+        hosts.wait_until(lambda: hosts.running(plan, host) is None, seconds=10)
     else:
         hosts.set_link(plan, host, "down")
         hosts.kill_members(hosts.pin(plan, host))
@@ -300,7 +291,7 @@ def stop(plan: Plan, host: str) -> None:
 def start(plan: Plan, host: str) -> None:
     """Start what was stopped and return when Slurm uses it again."""
     plan.require_host(host)
-    if running(plan, host) is not None:
+    if hosts.running(plan, host) is not None:
         raise UserError(f"{host} is running already; stop it with: {command('stop', plan.state, host)}")
     if host == CONTROLLER:
         start_controller(plan)
@@ -314,7 +305,7 @@ def status(plan: Plan) -> list[tuple[str, str, str, str]]:
     """Return name, address, process id and Slurm's state of each host."""
     states = dict.fromkeys(plan.nodes, "unknown") | node_states(plan)
     return [
-        (name, address, str(running(plan, name) or "stopped"), states.get(name, ""))
+        (name, address, str(hosts.running(plan, name) or "stopped"), states.get(name, ""))
         for name, address in plan.addresses.items()
     ]
 
@@ -375,5 +366,5 @@ def remove_groups(state: Path) -> None:
             return False
         return True
 
-    if folder.exists() and not wait_until(is_removed, LEAVE_SECONDS):
+    if folder.exists() and not hosts.wait_until(is_removed, LEAVE_SECONDS):
         raise UserError(f"{folder}: a control group with processes in it cannot be removed", EXIT_BUG)
