@@ -23,21 +23,7 @@ from typing import Literal, get_args
 import numpy as np
 import pandas as pd
 
-from analysis.contrast import (
-    FASTER,
-    KEY,
-    OTHERS_TOOK,
-    PAIR,
-    QUIET,
-    SUGGESTED,
-    TABLE_SAYS_NO,
-    PointPair,
-    compare,
-    of_compared_pair,
-    pair_of,
-    paired_runs,
-    point_name,
-)
+from analysis import contrast
 from analysis.load import load_study
 from analysis.stats import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import COMPARED, POINT, Study
@@ -188,7 +174,8 @@ class Recommendation:
         """Whether all that speaks against a comparison is a machine that was not quiet."""
         facts = [fact for doubt in self.doubts for fact in doubt.removeprefix("on 1 worker ").split("; ")]
         return bool(facts) and all(
-            fact == TABLE_SAYS_NO + QUIET or fact.startswith(OTHERS_TOOK) for fact in facts
+            fact == contrast.TABLE_SAYS_NO + contrast.QUIET or fact.startswith(contrast.OTHERS_TOOK)
+            for fact in facts
         )
 
     @property
@@ -241,7 +228,7 @@ def recommend(
 
 def slower_framework(row: Row) -> Framework | None:
     """Return the framework that a comparison calls slower, or suggests to be; None where it says neither."""
-    if row["outcome"] not in (*FASTER, *SUGGESTED):
+    if row["outcome"] not in (*contrast.FASTER, *contrast.SUGGESTED):
         return None
     framework: Framework = row["framework"] if row["ratio_low"] > 1 else COMPARED[0]
     return framework
@@ -402,17 +389,19 @@ def decide(study: Study, comparisons: pd.DataFrame, until: Precision) -> Decisio
     after = f"after {count(newest, 'repeat')}"
     if math.isnan(half_width):
         why = f"{after}, no interval"
-        pairs = paired_runs(study)
-        repeats = pairs.loc[(pairs[KEY] == list(pair)).all(axis="columns"), "repeat"].tolist() if pair else []
+        pairs = contrast.paired_runs(study)
+        repeats = []
+        if pair:
+            repeats = pairs.loc[(pairs[contrast.KEY] == list(pair)).all(axis="columns"), "repeat"].tolist()
         if pair:
             compared = f"{len(repeats)} of its repeats can be compared, {FEWEST_REPEATS} are needed"
-            why += f" {point_name(pair)}: {compared}"
+            why += f" {contrast.point_name(pair)}: {compared}"
         # The next repeat can be compared where the newest one can.
         if newest not in repeats:
             lost = "the newest can not, so more would not help: the report lists which runs it leaves out"
             return Decision(False, f"{why}; {lost}")
     else:
-        where = f" ({point_name(pair)})" if pair else ""
+        where = f" ({contrast.point_name(pair)})" if pair else ""
         why = f"{after}, the widest interval of the ratio is ± {100 * half_width:.1f} %{where}"
         if half_width <= until.half_width:
             return Decision(False, f"{why}, narrow enough: no more are needed")
@@ -424,7 +413,7 @@ def decide(study: Study, comparisons: pd.DataFrame, until: Precision) -> Decisio
     return Decision(True, f"{why}: one more is needed")
 
 
-def widest(comparisons: pd.DataFrame) -> tuple[float, PointPair | None]:
+def widest(comparisons: pd.DataFrame) -> tuple[float, contrast.PointPair | None]:
     """Return half the width of the widest interval over its ratio, and of which pair.
 
     NaN where one is not known, which is wider than any other.
@@ -433,7 +422,7 @@ def widest(comparisons: pd.DataFrame) -> tuple[float, PointPair | None]:
         return math.nan, None
     widths = half_widths(comparisons).to_numpy(dtype=np.float64)
     row = int(np.nan_to_num(widths, nan=np.inf).argmax())
-    return float(widths[row]), pair_of(list(comparisons[PAIR].iloc[row]))
+    return float(widths[row]), contrast.pair_of(list(comparisons[contrast.PAIR].iloc[row]))
 
 
 def half_widths(comparisons: pd.DataFrame) -> "pd.Series[float]":
@@ -494,7 +483,8 @@ def main() -> None:
         raise UserError(f'{folder}: repeats: found a number; only "until 3 %" asks for a width')
     study = load_study(folder)
     # Those of the report: corrected for all comparisons of the study, with further frameworks too.
-    print(json.dumps(asdict(decide(study, of_compared_pair(compare(study)), recorded.until))))
+    comparisons = contrast.of_compared_pair(contrast.compare(study))
+    print(json.dumps(asdict(decide(study, comparisons, recorded.until))))
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from tests.cluster import free_port, wait_until
 from tests.machine import needs_a_core_each, quiet_machine
 from tests.records import write_run
 from unet_scaling import record
+from unet_scaling.measure import epoch_meter
 from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT
-from unet_scaling.record import meter
 from unet_scaling.record.meter import NO_LENGTH, NO_MODEL, NOT_ONE_FORWARD, OTHER_LENGTH, PASSES_IN_UPDATE
 from unet_scaling.record.recording import count_samples
 from unet_scaling.study.config import PROJECT
@@ -208,7 +208,7 @@ def test_an_epoch_that_cannot_begin_is_left_early_or_has_no_batch_is_not_recorde
 ) -> None:
     loop = Loop(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(meter, "phase_clock", no_memory)
+        patch.setattr(epoch_meter, "phase_clock", no_memory)
         with pytest.raises(MemoryError):
             loop.train(loop.run.epoch(make_batches()))
     assert list(loop.run.epoch([])) == []

@@ -12,28 +12,12 @@ from unet_scaling.data.batches import RunData
 from unet_scaling.group.group import Group, wait_for_device
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.epoch_meter import Meter, synchronized_seconds
+from unet_scaling.run import training_state
 from unet_scaling.run.checkpoint import EpochSoFar, Position, SafePoints
 from unet_scaling.run.recorder import Recorder
-from unet_scaling.run.training_state import (
-    Trained,
-    buffers_that_differ,
-    copies_of_buffers,
-    leaving_no_trace,
-    require_unchanged,
-    seed_workers,
-    state_digests,
-    weights_sha256,
-)
+from unet_scaling.study import record_lines
 from unet_scaling.study.errors import EXIT_DIVERGED, UserError, optional_part
 from unet_scaling.study.progress import counted, progress
-from unet_scaling.study.record_lines import (
-    MOST_PICTURES,
-    Epoch,
-    Evaluated,
-    Evaluation,
-    Pictures,
-    SamplePicture,
-)
 from unet_scaling.task.task import Task
 from unet_scaling.training import Step, Twin, learning_rate, set_learning_rate
 
@@ -61,13 +45,17 @@ def train_epochs(step: Step, model: nn.Module, data: RunData, group: Group, reco
 
     `model` is the network itself, `step` trains its replica. Raises what `train_epoch` does.
     """
-    require_unchanged(record.built, Trained(model, step.optimizer), group, "distribute")
-    players = seed_workers(model, step.config.seed, group.rank)
-    trained = Trained(model, step.optimizer, players, step.own_state, step.set_own_state, step.is_shared)
+    training_state.require_unchanged(
+        record.built, training_state.Trained(model, step.optimizer), group, "distribute"
+    )
+    players = training_state.seed_workers(model, step.config.seed, group.rank)
+    trained = training_state.Trained(
+        model, step.optimizer, players, step.own_state, step.set_own_state, step.is_shared
+    )
     safe_points = record.resume(trained)
-    before = state_digests(trained)
+    before = training_state.state_digests(trained)
     step.warm_up_step(data)
-    require_unchanged(before, trained, group, "the warm-up step")
+    training_state.require_unchanged(before, trained, group, "the warm-up step")
     meter = record.start_meter(step.model, data)
     for epoch in range(len(record.epochs), step.config.training.epochs):
         if record.evaluation_is_due(epoch):
@@ -83,7 +71,7 @@ def train_epochs(step: Step, model: nn.Module, data: RunData, group: Group, reco
 
 def train_epoch(
     step: Step, data: RunData, group: Group, epoch: int, meter: Meter, safe_points: SafePoints
-) -> Epoch:
+) -> record_lines.Epoch:
     """Train one epoch; the clock covers the steps of the slowest worker and nothing else.
 
     Raises UserError (70) where a loss or gradient is not finite, and StoppedError where the run was asked to
@@ -95,7 +83,7 @@ def train_epoch(
     own_seconds = meter.end()
     seconds = group.gather_numbers(own_seconds)
     mean_loss = None if step.config.is_emulated else _mean_loss(step, data, group, epoch, loss)
-    return Epoch(
+    return record_lines.Epoch(
         epoch=epoch,
         seconds=max(seconds),
         worker_seconds=seconds,
@@ -143,17 +131,19 @@ def draw(task: Task, model: nn.Module, data: RunData, record: Recorder) -> None:
     """Write pictures of what the model predicts on the first test samples, of a task that draws some."""
     model.eval()
     images = []
-    for position in range(min(MOST_PICTURES, data.test_images)):
+    for position in range(min(record_lines.MOST_PICTURES, data.test_images)):
         picture = task.picture(model, data.test_sample(position))
         if picture is None:
             return
         png = base64.b64encode(picture[0]).decode()
-        images.append(SamplePicture(position=position, iou=picture[1], png=png))
-    record.pictures(Pictures(weights_sha256=record.results[-1].weights_sha256, images=images))
+        images.append(record_lines.SamplePicture(position=position, iou=picture[1], png=png))
+    record.pictures(record_lines.Pictures(weights_sha256=record.results[-1].weights_sha256, images=images))
 
 
 @torch.no_grad()
-def evaluate(task: Task, model: nn.Module, data: RunData, group: Group, epochs: list[Epoch]) -> Evaluation:
+def evaluate(
+    task: Task, model: nn.Module, data: RunData, group: Group, epochs: list[record_lines.Epoch]
+) -> record_lines.Evaluation:
     """Evaluate after these epochs; return the same result on every worker.
 
     Samples pass through the network one by one, so that neither a sample's neighbours in a batch
@@ -162,15 +152,15 @@ def evaluate(task: Task, model: nn.Module, data: RunData, group: Group, epochs: 
     average_buffers(model, group)
     group.wait_for_all()
     begin = synchronized_seconds(group.device)
-    with leaving_no_trace(model):
+    with training_state.leaving_no_trace(model):
         counts = _counts_of_all(task, model, data, group)
     seconds = max(group.gather_numbers(synchronized_seconds(group.device) - begin))
-    evaluated = Evaluated(
+    evaluated = record_lines.Evaluated(
         epochs=len(epochs),
         training_seconds=sum(epoch.seconds for epoch in epochs),
         images=len(counts),
         seconds=seconds,
-        weights_sha256=weights_sha256(model),
+        weights_sha256=training_state.weights_sha256(model),
     )
     return task.result(counts, evaluated)
 
@@ -197,10 +187,10 @@ def average_buffers(model: nn.Module, group: Group) -> None:
     Such are the running statistics of batch norm. Raises UserError, on every worker alike, where they differ
     in one that has no mean: one state would not have one score.
     """
-    names = buffers_that_differ(model, group)
+    names = training_state.buffers_that_differ(model, group)
     if not names:
         return
-    copies = copies_of_buffers(model)
+    copies = training_state.copies_of_buffers(model)
     # In float64, whose rounding the result in float32 does not show.
     sums = [copies[name].double().sum(dim=0) for name in names]
     with blocking:

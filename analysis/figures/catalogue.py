@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from analysis import text
 from analysis.contrast import HOROVOD_FASTER, NATIVE_FASTER
 from analysis.figures.frame import MOST_OPTIONS, Chart, Inputs, drawn_series
 from analysis.figures.kinds import Forest, Line, ShareCurve, Stack
@@ -14,16 +15,6 @@ from analysis.played import kept_farthest_first, kept_ious
 from analysis.stats import FEWEST_REPEATS, coverage
 from analysis.strategies import CLAIMS, changed_options
 from analysis.study import COMPARED, ENDS, NAMES, Score, bounded
-from analysis.text import (
-    Row,
-    capitalised,
-    chart_number,
-    chart_percent,
-    count,
-    resolved,
-    series_name,
-    with_restriction,
-)
 from unet_scaling.study.texts import score_title
 
 # More rows are nobody's first look; all are in comparison.csv, or compare.csv.
@@ -63,7 +54,7 @@ class Figure:
         sentences += [bars_sentence(inputs.points["repeats"], "runs")] * self.bars
         sentences += [inputs.undrawn] * self.says_undrawn
         caption = " ".join(filter(None, dict.fromkeys(sentences)))
-        return with_restriction(inputs.study.kind, caption)
+        return text.with_restriction(inputs.study.kind, caption)
 
 
 def bars_sentence(repeats: "pd.Series[int]", of: str) -> str:
@@ -81,8 +72,10 @@ def _scaling(inputs: Inputs) -> list[Chart]:
     if (points["speedup"].notna() & (points["workers"] > 1)).any():
         speed = line(
             title="Speed-up over 1 worker (efficiency)", y="speedup", scale="as workers", ideal=True,
-            label=lambda row: f"{chart_number(row['speedup'], '.2f')} ({chart_percent(row['efficiency'])})",
             says=f"Speed-up: each framework is compared with its own run on 1 worker. {ZERO_SENTENCE}",
+            label=lambda row: (
+                f"{text.chart_number(row['speedup'], '.2f')} ({text.chart_percent(row['efficiency'])})"
+            ),
         )  # fmt: skip
     else:
         speed = line(
@@ -96,14 +89,14 @@ def _scaling(inputs: Inputs) -> list[Chart]:
 def _ratio(inputs: Inputs) -> list[Chart]:
     """Return the ratio of throughputs of native DDP and Horovod."""
     study = inputs.study
-    compared = resolved(inputs.report.comparisons)
+    compared = text.resolved(inputs.report.comparisons)
     known = compared[compared["ratio"].notna()]
     rows = known.sort_values("workers", ascending=False, kind="stable", ignore_index=True).head(
         MOST_FOREST_ROWS
     )
     named = rows[["options", "native_knobs", "horovod_knobs"]].itertuples(index=False, name=None)
     rows = rows.assign(
-        heading=[count(workers, "worker") for workers in rows["workers"]],
+        heading=[text.count(workers, "worker") for workers in rows["workers"]],
         name=[", ".join(filter(None, names)) for names in named],
         framework=rows["outcome"].map({NATIVE_FASTER: "pytorch_native", HOROVOD_FASTER: "horovod"}),
         claimed=rows["outcome"].isin([NATIVE_FASTER, HOROVOD_FASTER]),
@@ -118,14 +111,14 @@ def _ratio(inputs: Inputs) -> list[Chart]:
         f"{cut if len(known) > MOST_FOREST_ROWS else ''}",
     )  # fmt: skip
 
-    def title(row: Row) -> str:
+    def title(row: text.Row) -> str:
         name = f" ({row['name']})" if row["name"] else ""
         return f"{ratios.fact(row)}{name}: {row['outcome']}"
 
     return [titled(ratios, title)]
 
 
-def titled(forest: Forest, title: Callable[[Row], str]) -> Forest:
+def titled(forest: Forest, title: Callable[[text.Row], str]) -> Forest:
     """Return a forest with what stands beside the pointer on its rows."""
     return replace(forest, rows=forest.rows.assign(title=list(map(title, forest.rows.to_dict("records")))))
 
@@ -137,10 +130,10 @@ def study_forests(points: pd.DataFrame, score: Score, first: str = "A", second: 
     iou_difference with their intervals; claimed and iou_claimed say whether a difference is claimed.
     """
     rows = points.sort_values("workers", ascending=False, kind="stable").head(MOST_FOREST_ROWS)
-    headings = [[count(row["workers"], "worker"), row["options"]] for row in rows.to_dict("records")]
+    headings = [[text.count(row["workers"], "worker"), row["options"]] for row in rows.to_dict("records")]
     rows = rows.assign(
         heading=[", ".join(filter(None, parts)) for parts in headings],
-        name=[series_name(row, NAMES) for row in rows.to_dict("records")],
+        name=[text.series_name(row, NAMES) for row in rows.to_dict("records")],
     )
     forest = partial(Forest, arms={arm: name for arm, name in NAMES.items() if arm in set(rows["framework"])})
     charts = [
@@ -155,7 +148,7 @@ def study_forests(points: pd.DataFrame, score: Score, first: str = "A", second: 
         ),
     ]  # fmt: skip
 
-    def point(chart: Forest, row: Row) -> str:
+    def point(chart: Forest, row: text.Row) -> str:
         return f"{chart.value(row)} on {row['heading']} ({row['name']})"
 
     return [titled(chart, partial(point, chart)) for chart in charts if chart.is_known]
@@ -203,19 +196,19 @@ def _quality(inputs: Inputs) -> list[Chart]:
     series = [replace(each, filled=each.knobs.endswith("real")) for each in drawn_series(rows, study.names)]
     seeds = played.groupby("kind")["seeds"].sum()
     runs = " and ".join(
-        count(int(seeds[kind]), f"{kind} run") for kind in ("played", "real") if kind in seeds
+        text.count(int(seeds[kind]), f"{kind} run") for kind in ("played", "real") if kind in seeds
     )
     more = len(options) - MOST_OPTIONS
     says = (
         f"{runs}. Open marks: played, one worker trained exactly as so many; filled: real workers.",
         f"The axis of the {study.score.title} does not start at zero.",
         bars_sentence(played["seeds"], "seeds"),
-        f"Grey band: the margin of {chart_number(margin)} below 1 worker.",
-        f"Not drawn, but in the table: {count(more, 'more set')} of options." * (more > 0),
+        f"Grey band: the margin of {text.chart_number(margin)} below 1 worker.",
+        f"Not drawn, but in the table: {text.count(more, 'more set')} of options." * (more > 0),
     )
     chart = Line(
         title=f"{study.score.heading}, {study.iou_scope}", rows=rows, series=series, y="iou", form=".3f",
-        margin=margin, label=lambda row: chart_number(row["iou"], ".3f") * row["is_last"],
+        margin=margin, label=lambda row: text.chart_number(row["iou"], ".3f") * row["is_last"],
         says=" ".join(filter(None, says)),
     )  # fmt: skip
     return [chart]
@@ -231,7 +224,7 @@ def _saliency_curves(inputs: Inputs) -> list[Chart]:
     shown = [options for options in table["options"].unique() if options in first.values()][:MOST_OPTIONS]
     rows = table[table["options"].isin(shown)]
     panels = [
-        [capitalised(score_title(row["score"])), row["kind"], row["options"] * (len(shown) > 1)]
+        [text.capitalised(score_title(row["score"])), row["kind"], row["options"] * (len(shown) > 1)]
         for row in rows.to_dict("records")
     ]
     rows = rows.assign(options=[", ".join(filter(None, parts)) for parts in panels], knobs="", workers=0)
@@ -246,7 +239,7 @@ def _saliency_curves(inputs: Inputs) -> list[Chart]:
     chart = ShareCurve(
         title="Score against the share of pixels", rows=both, y="score", form=".2f", told=both.loc[half],
         series=drawn_series(both, ORDERS, most_options=len(both)), tells="nearest to one half",
-        says=f"Mean over {count(int(rows['images'].max()), 'image')}, {of}. Pixels are deleted from the "
+        says=f"Mean over {text.count(int(rows['images'].max()), 'image')}, {of}. Pixels are deleted from the "
         "whole image, or inserted into the filled one: in the order of the map, the most salient first, or "
         "in random order. Bands: 95 % t intervals over the images.",
     )  # fmt: skip

@@ -35,13 +35,7 @@ from unet_scaling.data.images import Verification
 from unet_scaling.data.order import Indices, Split, require_enough_images
 from unet_scaling.group.group import Group
 from unet_scaling.model import Norm
-from unet_scaling.run.training_state import (
-    generators,
-    leaving_no_trace,
-    some_of,
-    unchanged_buffers,
-    weights_sha256,
-)
+from unet_scaling.run import training_state
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.options import Scalar
@@ -193,7 +187,7 @@ def task_facts(task: TaskFunctions, model: nn.Module, data: SampleData) -> TaskF
     was_training = model.training
     # Nothing of this changes a weight; buffers, gradients, mode and generators are restored.
     try:
-        with leaving_no_trace(model), torch.compiler.set_stance("force_eager"):
+        with training_state.leaving_no_trace(model), torch.compiler.set_stance("force_eager"):
             _require_mean_loss(task, model, data)
             _require_counts_that_add_up(task, model, data)
             loss, norm, without = _gradients(task, model, data)
@@ -201,7 +195,7 @@ def task_facts(task: TaskFunctions, model: nn.Module, data: SampleData) -> TaskF
         model.zero_grad()
         model.train(was_training)
     found = {"loss": loss, "gradient_norm": norm, "without_gradient": without}
-    return TaskFacts(weights_sha256=weights_sha256(model), samples=dict(data.digests), **found)
+    return TaskFacts(weights_sha256=training_state.weights_sha256(model), samples=dict(data.digests), **found)
 
 
 def require_alike(task: TaskFunctions, workers: Sequence[TaskFacts]) -> None:
@@ -219,7 +213,7 @@ def require_alike(task: TaskFunctions, workers: Sequence[TaskFacts]) -> None:
         cure = "a branch depends on the worker, its rank or host: remove it"
         if first.without_gradient != other.without_gradient:
             unlike = sorted(set(first.without_gradient) ^ set(other.without_gradient))
-            found = f"only one of workers 0 and {rank} has a gradient of {some_of(unlike)}"
+            found = f"only one of workers 0 and {rank} has a gradient of {training_state.some_of(unlike)}"
             raise task.mistake("loss", f"{found}; {cure}")
         for what, one, two in (
             ("loss", first.loss, other.loss),
@@ -235,7 +229,7 @@ def require_alike(task: TaskFunctions, workers: Sequence[TaskFacts]) -> None:
 def without_gradient(task: TaskFunctions, names: Sequence[str]) -> UserError:
     """Return the error that names parameters without a gradient after a pass, and what to do."""
     cure = "use it, remove it, or set requires_grad_(False); where some passes are not to use it, set "
-    found = f"no gradient after a pass for {some_of(names)}: {cure}"
+    found = f"no gradient after a pass for {training_state.some_of(names)}: {cure}"
     return task.mistake("loss", f"{found}task.find_unused_parameters = true")
 
 
@@ -263,7 +257,7 @@ def _loss(task: TaskFunctions, model: nn.Module, data: SampleData, indices: Indi
         data.group.device.type, torch.bfloat16, enabled=task.config.training.precision == "bf16"
     )
     # Unless a backward pass follows, which needs them as they are.
-    kept = nullcontext() if torch.is_grad_enabled() else unchanged_buffers(model)
+    kept = nullcontext() if torch.is_grad_enabled() else training_state.unchanged_buffers(model)
     with autocast, kept:
         loss = task.called("loss", model, batch)
     if not isinstance(loss, Tensor) or loss.dim() != 0:
@@ -295,10 +289,10 @@ def _require_mean_loss(task: TaskFunctions, model: nn.Module, data: SampleData) 
 def _require_mean(task: TaskFunctions, model: nn.Module, data: SampleData, indices: Indices) -> None:
     half = len(indices) // 2
     whole = _loss(task, model, data, indices)
-    drawn = sample_sha256(generators())
+    drawn = sample_sha256(training_state.generators())
     torch.manual_seed(task.config.seed)
     # On a GPU dropout draws from the device's generator.
-    is_random = sample_sha256(generators()) != drawn
+    is_random = sample_sha256(training_state.generators()) != drawn
     one, other = (_loss(task, model, data, part).item() for part in (indices[:half], indices[half:]))
     mean = (half * one + (len(indices) - half) * other) / len(indices)
     rounding = max(LOSS_TOLERANCE, LOSS_ROUNDINGS * torch.finfo(whole.dtype).eps)
@@ -361,7 +355,7 @@ def _gradients(task: TaskFunctions, model: nn.Module, data: SampleData) -> tuple
     _require_same_samples(task, data, "is changed by what loss or count does with it")
     changed = [name for name, weight in model.named_parameters() if weight._version != versions[name]]
     if changed:
-        found = f"a pass changes {some_of(changed)} itself (max_norm of an embedding?)"
+        found = f"a pass changes {training_state.some_of(changed)} itself (max_norm of an embedding?)"
         raise task.mistake("loss", f"{found}: leave weights to the optimizer")
     if not math.isclose(loss, again, rel_tol=LOSS_TOLERANCE):
         found = f"of one batch is {loss:g}, then {again:g} from the same seed"
@@ -381,7 +375,7 @@ def _one_pass(task: TaskFunctions, model: nn.Module, data: SampleData) -> tuple[
     """Return the loss of a training pass, the norm of its gradients, and all tensors that got one."""
     model.zero_grad()
     # A branch may depend on a buffer, such as a count of the passes: of one state it is the same.
-    with unchanged_buffers(model):
+    with training_state.unchanged_buffers(model):
         loss = _loss(task, model, data, data.split.train[:BATCH_SAMPLES])
         if not loss.requires_grad:
             raise task.mistake("loss", "depends on no parameter of the model; it cannot be trained")
@@ -393,7 +387,9 @@ def _one_pass(task: TaskFunctions, model: nn.Module, data: SampleData) -> tuple[
     gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
     sparse = [name for name, gradient in gradients.items() if gradient.layout != torch.strided]
     if sparse:
-        raise task.mistake("build_model", f"the gradient of {some_of(sparse)} is sparse; give sparse=False")
+        raise task.mistake(
+            "build_model", f"the gradient of {training_state.some_of(sparse)} is sparse; give sparse=False"
+        )
     norms = torch.stack([torch.linalg.vector_norm(gradient).double() for gradient in gradients.values()])
     leaves = [node.variable for node in nodes if hasattr(node, "variable")]
     return loss.item(), torch.linalg.vector_norm(norms).item(), leaves
@@ -447,7 +443,7 @@ def require_all_trained(task: TaskFunctions, function: str, model: nn.Module, gr
     lacking = [name for name, weight in trained if id(weight) not in given]
     if lacking:
         cure = "no optimizer would train it; return it, or set requires_grad_(False)"
-        raise task.mistake(function, f"leaves out {some_of(lacking)}: {cure}")
+        raise task.mistake(function, f"leaves out {training_state.some_of(lacking)}: {cure}")
 
 
 def backward_nodes(loss: Tensor) -> Iterator[Any]:
