@@ -11,12 +11,12 @@ import torch
 
 from slurm.preflight import is_installed
 from slurm.processes import launch
-from unet_scaling.group.gpus import Gpus, require_torch, visible_gpus
+from unet_scaling.group.gpus import VISIBLE, Gpus, require_torch, visible_gpus
 from unet_scaling.group.rendezvous import WITHOUT_NCCL, trial_config, twin_functions
 from unet_scaling.group.worker import versions
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.config import ALL_FRAMEWORKS, FRAMEWORKS, WRAPPERS, Framework
-from unet_scaling.study.errors import EXIT_BUG, run_program, run_worker
+from unet_scaling.study.errors import EXIT_BUG, UserError, run_program, run_worker
 from unet_scaling.study.texts import count
 
 CHECK_WORKERS = 2
@@ -31,7 +31,14 @@ def main() -> int:
     if arguments.as_worker_of:
         run_worker(partial(join_and_sum, arguments.as_worker_of, arguments.workers))
     require_torch(torch.__version__)
-    gpus = visible_gpus()
+    try:
+        gpus = visible_gpus(CHECK_WORKERS)
+    except UserError as problem:
+        if not arguments.on_gpus:
+            raise
+        # Of a login node that runs have nothing to do with.
+        gpus = Gpus(remark=str(problem))
+        os.environ[VISIBLE] = ""
     describe(gpus)
     workers = gpus.most(CHECK_WORKERS)
     # The wrappers of DDP are there where they were asked for.

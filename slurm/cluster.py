@@ -65,7 +65,7 @@ FLAGS = (
 
 # Of sbatch or srun, short or whole: what shows a task some of its node's GPUs alone.
 BINDS_GPUS = re.compile(
-    r"--(gpus-per-t[a-z]*|(gpu-b|tres-b)[a-z]*[= ](gres/gpu:)?(?!(v(erbose)?,)?n(one)?(\s|$)))\S*"
+    r"--((gpus|tres)-per-t[a-z]*|(gpu-b|tres-b)[a-z]*[= ](gres/gpu:)?(?!(v(erbose)?,)?n(one)?(\s|$)))\S*"
 )
 
 
@@ -74,8 +74,8 @@ def without_gpu_binding(words: list[str]) -> list[str]:
     found = BINDS_GPUS.search(" ".join(words))
     if found:
         raise ValueError(
-            f"{found.group()!r} hides GPUs of its node from a worker, which takes peer-to-peer away: leave "
-            "it out, or write --gpu-bind=none; each worker takes the GPU of its local rank"
+            f"{found.group()!r} hides GPUs of its node from a worker, which can take peer-to-peer away: "
+            "leave it out, or write --gpu-bind=none; each worker takes the GPU of its local rank"
         )
     return words
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from slurm.cluster import Cluster, geometry
 from unet_scaling.data.folder import read_manifest
 from unet_scaling.data.order import count_test_images, require_enough_images
-from unet_scaling.group.gpus import HIDE, Gpus, require_compiler, require_torch
+from unet_scaling.group.gpus import Gpus, require_compiler, require_torch
 from unet_scaling.group.rendezvous import WITHOUT_NCCL
 from unet_scaling.study.compute_profile import profile_of
 from unet_scaling.study.config import WRAPPERS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.study.texts import called, duration
+from unet_scaling.study.texts import HIDE, called, duration
 
 FRAMEWORK_PACKAGES: dict[Framework, str] = {
     "pytorch_native": "torch",

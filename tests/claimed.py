@@ -386,17 +386,25 @@ def is_available() -> bool:
     return is_of_project or "/accelerate/" in asking.co_filename
 
 
+class Gpus:
+    """As many as a process sees, which may change from one of its programs to the next."""
+
+    def __len__(self) -> int:
+        return 8 if visible() == "8" else 1
+
+
 def stand_in() -> None:
     """Put the stand-ins in the place of torch.cuda and of NCCL, and let every thread work in the modes."""
     generator = [torch.zeros(16, dtype=torch.uint8)]
     stand_ins: dict[str, Any] = {
-        "device_count": lambda: 8 if visible() == "8" else 1,
+        "device_count": Gpus().__len__,
         "is_available": is_available, "is_initialized": lambda: True, "init": lambda: None,
         "_lazy_init": lambda: None, "set_device": set_device, "current_device": lambda: claims.device.index,
         "synchronize": synchronize, "Event": Event, "Stream": Stream, "stream": on_stream,
         "set_stream": set_stream, "current_stream": current_stream,
         "default_stream": lambda device=None: default_stream,
-        "get_device_properties": properties, "get_device_name": lambda device=None: "Claimed GPU",
+        "default_generators": Gpus(), "get_device_properties": properties,
+        "get_device_name": lambda device=None: "Claimed GPU",
         "mem_get_info": lambda device=None: (79 * 2**30, 80 * 2**30), "empty_cache": lambda: None,
         "max_memory_allocated": lambda device=None: 2**20, "memory_allocated": lambda device=None: 2**19,
         "max_memory_reserved": lambda device=None: 2**20, "reset_peak_memory_stats": lambda device=None: None,

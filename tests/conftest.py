@@ -13,6 +13,7 @@ from tests.faults import undisturbed as undisturbed
 from tests.trained import images as images
 from tests.trained import session_folder as session_folder
 from tests.trained import trained_run as trained_run
+from unet_scaling.group.gpus import NVIDIA_DRIVER
 
 # Tests start hundreds of Python processes; each would else compile the project's modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -25,6 +26,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--accept", action="store_true", help="write what was told into tests/golden/messages.txt"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # What tests expect of CPU workers holds on a GPU machine, too.
+    if config.option.markexpr != "gpu" and NVIDIA_DRIVER.exists():
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

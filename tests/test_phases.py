@@ -211,11 +211,15 @@ def test_every_step_has_the_same_chance() -> None:
     assert np.abs(counts - 30).max() < 5 * np.sqrt(300 * 0.1 * 0.9)
 
 
+STEPS = 40
+
+
 class Gpu:
     """What the host queues on a GPU: each kernel begins once it is queued and those before it are done."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: float) -> None:
         self.done = TIME.now
+        self.pace = pace  # of its clock
 
     def run(self, kernels: int, kernel_seconds: float, launch_seconds: float) -> None:
         for _ in range(kernels):
@@ -234,10 +238,11 @@ class GpuEvent:
         self.moment = self.gpu.done = max(self.gpu.done, TIME.now)
 
     def elapsed_time(self, later: "GpuEvent") -> float:
-        return 1000 * (later.moment - self.moment)
+        return 1000 * self.gpu.pace * (later.moment - self.moment)
 
 
 @pytest.mark.usefixtures("_by_hand")
+@pytest.mark.parametrize("pace", [1 - 5e-5, 1.0, 1 + 5e-5])
 @pytest.mark.parametrize(
     ("launch_seconds", "loading_seconds", "waits_for_host", "waits_for_data"),
     [(1e-6, 0.0, 0.0, 0.0), (1e-6, 0.2, 0.0, 0.75), (1e-3, 0.0, 1.0, 0.0), (1e-3, 1.0, 0.5, 0.5)],
@@ -248,24 +253,29 @@ def test_a_gpu_that_waits_for_the_host_is_told_from_one_that_waits_for_data(
     loading_seconds: float,
     waits_for_host: float,
     waits_for_data: float,
+    pace: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Steps of 1000 kernels of 50 us each, a third of them in sync; shares of the seconds of an epoch."""
-    gpu = Gpu()
+    """Steps of 1000 kernels of 50 us each, a third of them in sync; shares of the seconds of an epoch.
+
+    Whatever the pace of the GPU's own clock: crystals differ by some ten millionths.
+    """
+    gpu = Gpu(pace)
     monkeypatch.setattr(torch.cuda, "Event", gpu.event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: None)
-    clock = DeviceClock(nn.Linear(1, 1), steps=3, passes=1, device=torch.device("cuda", 0))
+    clock = DeviceClock(nn.Linear(1, 1), steps=STEPS, passes=1, device=torch.device("cuda", 0))
     for _ in range(2):  # epochs
         clock.begin()
         begin = TIME.now = gpu.done = max(TIME.now, gpu.done)
         clock.resume(TIME.now)
-        for _ in range(3):
+        for _ in range(STEPS):
             TIME.nap(loading_seconds)
             clock.mark(Phase.DATA_WAIT)
             for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.SYNC):
                 gpu.run(333, 50e-6, launch_seconds)
                 clock.mark(phase)
             clock.next_step()
+        clock.pause()
         seconds = gpu.done - begin
         phases = clock.seconds(seconds).sum(axis=0)
     assert clock.host_paced_seconds / seconds == pytest.approx(waits_for_host * 2 / 3, abs=0.1)

@@ -85,11 +85,27 @@ def test_a_back_end_that_does_not_follow_trains_nothing(monkeypatch: pytest.Monk
         patch.setattr(torch.backends.cudnn, "conv", Stubborn())
         with pytest.raises(UserError, match=r"cudnn\.conv gives 'tf32'"):
             set_float32_precision("fp32")
+
+
+@pytest.mark.usefixtures("restored_precision")
+@pytest.mark.parametrize(
+    ("asked", "capability", "override", "said"),
+    [
+        ("tf32", (8, 0), "", ""),
+        ("tf32", (8, 0), "0", "NVIDIA_TF32_OVERRIDE=0 gives 'ieee'"),
+        ("tf32", (7, 0), "", "V100 gives 'ieee'"),
+        ("bf16", (8, 0), "0", ""),
+    ],
+)
+def test_tf32_is_what_the_gpu_computes(
+    asked: str, capability: tuple[int, int], override: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    for asked, override, is_refused in (("fp32", "1", True), ("tf32", "0", True), ("bf16", "0", False)):
-        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
-        with pytest.raises(UserError, match="NVIDIA_TF32_OVERRIDE") if is_refused else nullcontext():
-            set_float32_precision(asked)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "V100")
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
+    with pytest.raises(UserError, match=said) if said else nullcontext():
+        set_float32_precision(asked)
 
 
 @pytest.mark.parametrize(

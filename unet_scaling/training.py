@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unet_scaling.data.batches import Batch, RunData
+from unet_scaling.data.batches import Batch, RunData, StepBatches
 from unet_scaling.group.gpus import require_compiler
 from unet_scaling.group.group import wait_for_device
 from unet_scaling.group.watchdog import blocking
@@ -214,7 +214,7 @@ class Step:
         if self.config.training.epochs == 0:
             return
         of_players = list(self._played.generators) if self._played else []
-        with training_state.leaving_no_trace(self.model):
+        with blocking, training_state.leaving_no_trace(self.model):
             self.model.train()
             self.average_gradients(self.players, next(data.steps(0, NO_CLOCK)), NO_CLOCK)
             wait_for_device(data.group.device)
@@ -241,10 +241,9 @@ class Step:
 
     def update(self, clock: Clock) -> None:
         """Update the weights by the gradients, unless these are not finite."""
-        with blocking:
-            if not self.config.is_emulated:
-                self.guard.check()
-            self.twin.update(self.optimizer)
+        if not self.config.is_emulated:
+            self.guard.check()
+        self.twin.update(self.optimizer)
         clock.mark(Phase.OPTIMIZER)
 
     def own_state(self) -> list[dict[str, Any]]:
@@ -261,35 +260,36 @@ class Step:
         """
         losses = []
         passes = len(players) * self.config.training.accumulate
-        for number, batch in zip(range(passes), batches, strict=True):
+        batches = batches if isinstance(batches, StepBatches) else StepBatches(batches)
+        for number in range(passes):
             is_last = number + 1 == passes
             held = nullcontext() if is_last else self.twin.hold_gradients(self.model)
             player = players[number // self.config.training.accumulate]
             with held, self._played.acting(player) if self._played else nullcontext():
-                losses.append(self._forward_and_backward(batch, passes, clock))
+                losses.append(self._forward_and_backward(batches, passes, clock))
             # The last backward pass marks its own end: what follows its last gradient is sync.
             if not is_last:
                 clock.mark(Phase.BACKWARD)
         missing = self.task.missing_gradients()
-        with blocking:
-            self.twin.wait_for_gradients(self.optimizer)
+        self.twin.wait_for_gradients(self.optimizer)
         # Not before: a worker does not leave while Horovod still averages.
         if missing:
             raise missing
         clock.mark(Phase.SYNC)
         return torch.stack(losses).sum()
 
-    def _forward_and_backward(self, batch: Batch, batches: int, clock: Clock) -> Tensor:
+    def _forward_and_backward(self, batches: StepBatches, passes: int, clock: Clock) -> Tensor:
         half = self.config.training.precision == "bf16"
         device = next(self.model.parameters()).device.type
-        with blocking:
-            with torch.autocast(device, torch.bfloat16, enabled=half):
-                loss = self.task.loss(self.model, batch)
-            if self.config.task.find_unused_parameters:
-                loss = with_zero_gradients(loss, self.model)
-            loss = loss / batches
-            clock.mark(Phase.FORWARD)
-            loss.backward()  # type: ignore[no-untyped-call]
+        batch = next(batches)
+        with torch.autocast(device, torch.bfloat16, enabled=half):
+            loss = self.task.loss(self.model, batch)
+        if self.config.task.find_unused_parameters:
+            loss = with_zero_gradients(loss, self.model)
+        loss = loss / passes
+        clock.mark(Phase.FORWARD)
+        batches.load_ahead(clock)
+        loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
 

@@ -107,8 +107,9 @@ def _train_steps(
     if shown:
         steps = counted(steps, epoch, done, data.steps_per_epoch)
     for batches in progress(steps, data.steps_per_epoch - done, f"epoch {epoch + 1}", shown):
-        loss = loss + step.take(batches, meter.clock, data.steps_per_epoch - done - 1)
-        meter.clock.next_step()
+        with blocking:
+            loss = loss + step.take(batches, meter.clock, data.steps_per_epoch - done - 1)
+            meter.clock.next_step()
         done += 1
         if safe_points.is_due() and done < data.steps_per_epoch:
             # The clock is stopped while the workers agree whether to go on, and save where it is time.

@@ -81,7 +81,10 @@ def check_study(arguments: argparse.Namespace) -> bool:
         for line in gains_without_exchange(map(runs.recorded, configs)):
             print(line, flush=True)
     if cluster is None and not arguments.only_files:
-        require_devices(study, visible_gpus())
+        try:
+            require_devices(study, visible_gpus(max(study.workers)))
+        except UserError as problem:
+            raise UserError(f"{problem}; for a cluster, name its file by --cluster") from None
     if cluster:
         prologue_path(cluster)
         print(f"{arguments.cluster}: {limit_text(cluster, configs, one_allocation=False)}", flush=True)

@@ -63,7 +63,7 @@ def main() -> int:
     if arguments.local:
         if arguments.nodes:
             raise UserError(f"--nodes {arguments.nodes}: this machine is one node; say --workers instead")
-        gpus = visible_gpus()
+        gpus = visible_gpus(arguments.workers or DEFAULT_WORKERS)
         workers = arguments.workers or gpus.most(DEFAULT_WORKERS)
         gpus.require_one_each("doctor --local", workers)
         found = examine_here(workers)

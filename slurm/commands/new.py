@@ -20,7 +20,7 @@ from slurm.scheduler import Slurm, UnreachableError
 from unet_scaling.data.checking import check_folder, sample_folder
 from unet_scaling.data.folder import MANIFEST_NAME, NAMES_HELP, find_pairs, read_manifest, write_manifest
 from unet_scaling.data.order import count_test_images
-from unet_scaling.group.gpus import visible_gpus
+from unet_scaling.group.gpus import Gpus, visible_gpus
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.config import FRAMEWORKS, PLAIN_NAME, PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
@@ -100,7 +100,10 @@ def main() -> None:
         largest = nodes.largest
         why = f"up to the {largest} for which {nodes.partition} has room"
     else:
-        gpus = visible_gpus()
+        try:
+            gpus = visible_gpus(workers=0)
+        except UserError as problem:
+            gpus = Gpus(remark=str(problem))
         largest = min(len(os.sched_getaffinity(0)), len(gpus.names) or MOST_LOCAL_WORKERS)
         why = f"this machine has room for {largest}" + (f": {gpus}" if str(gpus) else "")
     if arguments.workers:

@@ -29,7 +29,7 @@ def main() -> int:
     arguments = command_line().parse_args()
     console = new_console()
     folder = study_folder(arguments, console)
-    gpus = visible_gpus()
+    gpus = visible_gpus(max(folder.study.workers))
     require_devices(folder.study, gpus)
     if str(gpus):
         console.print(str(gpus), markup=False)

@@ -34,6 +34,7 @@ def claim_gpus(torch: Any) -> None:
     torch.version.cuda = None if os.environ.get("CLAIMED_BUILD") == "cpu" else "13.0"
     torch.cuda.device_count = lambda: len(names) if torch.version.cuda else 0
     torch.cuda.init = lambda: fail(by_driver)
+    torch.cuda.default_generators = tuple(names)
     torch.cuda.set_device = lambda _: fail(by_device)
     torch.cuda.is_initialized = lambda: bool(names) and "unet_scaling" in sys._getframe(1).f_code.co_filename
     torch.cuda.get_device_properties = lambda index: SimpleNamespace(name=names[index])

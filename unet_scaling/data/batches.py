@@ -31,6 +31,7 @@ from unet_scaling.data.images import PackedBatch, Verification, send
 from unet_scaling.data.order import Indices, Split, epoch_order, test_share_of_worker, worker_batches
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import STOP_SIGNALS
+from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.epoch_meter import NO_CLOCK, Clock
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError, kill_loader_processes
@@ -101,7 +102,7 @@ class RunData(ABC):
         training = self.config.training
         return self.config.played_workers * training.batch_per_worker * training.accumulate
 
-    def steps(self, epoch: int, clock: Clock, first: int = 0) -> Iterator[Iterator[Batch]]:
+    def steps(self, epoch: int, clock: Clock, first: int = 0) -> "Iterator[StepBatches]":
         """Yield this worker's batches of each step from `first` on; they are loaded as they are taken.
 
         They are a function of seed, epoch, rank and number of workers alone. Take all of a step before the
@@ -124,18 +125,10 @@ class RunData(ABC):
         if config.data.loader_workers:
             gathered = self._prefetcher.batches(requested)
         ahead = AheadLoader(self, gathered) if self.group.device.type == "cuda" else None
+        take = partial(ahead.take, clock) if ahead else partial(self._next, gathered, clock)
         for step in remaining:
-            yield self._batches(step, gathered, ahead, epoch, clock)
-
-    def _batches(
-        self, step: Indices, gathered: Iterator[Batch], ahead: "AheadLoader | None", epoch: int, clock: Clock
-    ) -> Iterator[Batch]:
-        for indices in step:
-            batch = ahead.take(clock) if ahead else self._next(gathered, clock)
-            yield self._transformed(batch, epoch, indices, clock)
-            # Whoever takes the batches comes back here once a batch's passes are queued on the device.
-            if ahead:
-                ahead.load_ahead(clock)
+            batches = (self._transformed(take(), epoch, indices, clock) for indices in step)
+            yield StepBatches(batches, ahead)
 
     @cached_property
     def _prefetcher(self) -> "Prefetcher":
@@ -157,12 +150,21 @@ class RunData(ABC):
         return self._next(map(self.source.gather, [one]), NO_CLOCK)
 
     def _next(self, gathered: Iterator[Batch], clock: Clock) -> Batch:
-        self.verification.require_whole()
-        packed = next(gathered)
+        packed = next(self.loaded(gathered))
         clock.mark(Phase.DATA_WAIT)
         batch = self.converted(self.sent(packed))
         clock.mark(Phase.HOST_TO_DEVICE)
         return batch
+
+    def loaded(self, gathered: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield the batches as they are gathered: the worker waits for no other meanwhile."""
+        while True:
+            with blocking.suspended():
+                self.verification.require_whole()
+                packed = next(gathered, None)
+            if packed is None:
+                return
+            yield packed
 
     @abstractmethod
     def sent(self, packed: Batch) -> Batch:
@@ -187,37 +189,46 @@ class AheadLoader:
     def __init__(self, data: RunData, gathered: Iterator[Batch]) -> None:
         self._data = data
         self._gathered = gathered
-        self._stream = data.copy_stream
-        self._sent: list[Batch | UserError] = []
+        self._sent: list[Batch] = []
 
     def take(self, clock: Clock) -> Batch:
         """Return the next batch. Raises UserError where it cannot be loaded."""
         if not self._sent:
-            self._load(clock)
+            self.load(clock)
         sent = self._sent.pop()
-        if isinstance(sent, UserError):
-            raise sent
         training = torch.cuda.current_stream(self._data.group.device)
-        training.wait_stream(self._stream)
+        training.wait_stream(self._data.copy_stream)
         _mapped(sent, lambda tensor: tensor.record_stream(training))  # whose memory was made on the other one
         batch = self._data.converted(sent)
         clock.mark(Phase.HOST_TO_DEVICE)
         return batch
 
-    def load_ahead(self, clock: Clock) -> None:
-        """Load the batch after the one that was taken, behind the work of the device."""
-        # DDP's stream waits for the averages here already: what follows is no waiting for them.
-        clock.mark(Phase.SYNC)
-        self._load(clock)
-
-    def _load(self, clock: Clock) -> None:
-        with torch.cuda.stream(self._stream):
-            try:
-                self._data.verification.require_whole()
-                self._sent += map(self._data.sent, islice(self._gathered, 1))
-            except UserError as error:
-                self._sent.append(error)  # raised when it is taken: now gradients are being averaged
+    def load(self, clock: Clock) -> None:
+        """Load the batch that follows, if there is one, and begin to copy it. Raises UserError as `take`."""
+        for packed in islice(self._data.loaded(self._gathered), 1):
+            with torch.cuda.stream(self._data.copy_stream):
+                self._sent.append(self._data.sent(packed))
         clock.mark(Phase.DATA_WAIT)
+
+
+class StepBatches(Iterator[Batch]):
+    """This worker's batches of one step, loaded as they are taken."""
+
+    def __init__(self, batches: Iterable[Batch], ahead: AheadLoader | None = None) -> None:
+        self._batches = iter(batches)
+        self._ahead = ahead
+
+    def __next__(self) -> Batch:
+        return next(self._batches)
+
+    def load_ahead(self, clock: Clock) -> None:
+        """On a GPU, load the batch after the one that was taken, also that of the next step.
+
+        To be called once the forward pass is queued: the GPU computes meanwhile, and no gradient is being
+        averaged yet, so that no framework's averaging is taken for loading.
+        """
+        if self._ahead:
+            self._ahead.load(clock)
 
 
 class ImageSource(Protocol):

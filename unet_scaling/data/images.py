@@ -58,7 +58,6 @@ from unet_scaling.data.pixels import (
     to_image,
     to_mask_values,
 )
-from unet_scaling.group.watchdog import blocking
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError, or_user_error
 from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
 from unet_scaling.study.options import Data
@@ -280,8 +279,9 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
     """Return a tensor on the device, by way of pinned memory: else the host would wait for the device."""
     if device.type == "cpu" or tensor.device.type != "cpu":
         return tensor.to(device)
-    with blocking:
-        return tensor.pin_memory().to(device, non_blocking=True)
+    if 0 in tensor.stride():  # an expanded one, which pinned memory would keep as it is
+        tensor = tensor.contiguous()
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 class ResidentImages:

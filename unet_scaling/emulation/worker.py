@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unet_scaling.data.batches import ImageBatch, ImageData
+from unet_scaling.data.batches import ImageBatch, ImageData, StepBatches
 from unet_scaling.data.order import Indices
 from unet_scaling.group.group import Group
 from unet_scaling.measure.compute_recorder import parameter_bytes
@@ -195,7 +195,7 @@ class ReplayedImages:
 class EmulatedData(ImageData):
     """The batches of an emulated worker, each of one pixel; with each of them it begins a recorded step."""
 
-    def steps(self, epoch: int, clock: Clock, first: int = 0) -> Iterator[Iterator[ImageBatch]]:
+    def steps(self, epoch: int, clock: Clock, first: int = 0) -> Iterator[StepBatches]:
         passes = self.config.passes_per_step
         emulated_compute.begin_epoch(epoch, self.steps_per_epoch * passes, first * passes)
         return super().steps(epoch, clock, first)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from unet_scaling import CODE_FOLDER, IS_CLONE, PROJECT
 from unet_scaling.study.errors import EXIT_USAGE, UserError, run_program
-from unet_scaling.study.texts import count
+from unet_scaling.study.texts import HIDE, count
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 # Of the Windows Subsystem for Linux, which has neither that file nor those of the devices.
@@ -28,7 +28,6 @@ WSL_DEVICE = Path("/dev/dxg")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # What it begins with where no GPU is to be seen, the last one by Slurm.
 HIDING = ("", "-1", "NoDevFiles")
-HIDE = f"compare on CPU cores ({VISIBLE}=)"
 ANOTHER_TORCH = "TORCH_SPEC of environment/install.sh"
 LEAVE_OUT = f"leave this GPU out of {VISIBLE}"
 # What helps, by what torch says.
@@ -72,22 +71,22 @@ class Gpus:
             return
         shown = f"this machine shows {len(self.names)}"
         if any("MIG" in name for name in self.names):
-            shown += " (all workers of a local run see the same MIG instance)"
+            shown += " (MIG: NCCL takes one instance on a machine)"
         if shared_devices:
             shown += ", and NCCL takes no two workers on one, whatever training.shared_devices says"
         most = f"the largest worker count here is {len(self.names)}"
         raise UserError(f"{asking}: workers = {workers} need {workers} GPUs, {shown}; {most}, or {HIDE}")
 
 
-def visible_gpus() -> Gpus:
-    """Return the GPUs that workers on this machine will see. Raises UserError where torch cannot use one.
+def visible_gpus(workers: int) -> Gpus:
+    """Return the GPUs that workers on this machine will see. Raises UserError where torch cannot use theirs.
 
-    A machine without an NVIDIA driver is not asked.
+    Each of so many workers takes one. A machine without an NVIDIA driver is not asked.
     """
     has_driver = NVIDIA_DRIVER.exists() or WSL_DEVICE.exists() or shutil.which("nvidia-smi")
     if _are_hidden() or not has_driver:
         return Gpus()
-    command = [sys.executable, "-m", "unet_scaling.group.gpus", "--ask-torch"]
+    command = [sys.executable, "-m", "unet_scaling.group.gpus", "--ask-torch", str(workers)]
     try:
         done = subprocess.run(
             command, cwd=PROJECT, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False
@@ -104,8 +103,8 @@ def visible_gpus() -> Gpus:
     return Gpus(tuple(found["names"]), found["horovod"], found["remark"])
 
 
-def gpus_of_torch() -> Gpus:
-    """Return the GPUs that torch sees in this process, and use each. Raises UserError where it cannot."""
+def gpus_of_torch(workers: int) -> Gpus:
+    """Return the GPUs that torch sees in this process, and use one for each worker. Raises UserError."""
     import torch
 
     from unet_scaling.group.rendezvous import built_with, twin_functions
@@ -114,7 +113,10 @@ def gpus_of_torch() -> Gpus:
     if torch.version.cuda is None:
         cure = f"{ANOTHER_TORCH} names a CUDA build"
         return Gpus(remark=f"torch {torch.__version__} is a CPU build: {cpu_workers}; {cure}")
-    names = tuple(use_gpu(index) for index in range(gpu_count()))
+    visible = gpu_count()
+    for index in range(min(workers, visible)):
+        use_gpu(index)
+    names = tuple(torch.cuda.get_device_properties(index).name for index in range(visible))
     if not names:
         cure = "a container needs --gpus all or alike, a job --gres=gpu:N"
         return Gpus(remark=f"this process has no GPU: {cpu_workers}; {cure}")
@@ -133,17 +135,18 @@ def gpu_count() -> int:
     import torch
 
     is_given = torch.version.cuda is not None and not _are_hidden() and _opens_a_gpu()
-    if torch.cuda.device_count() or is_given:
-        try:
-            # Before, torch counts by NVML: MIG instances of which a process sees only one, a driver too old.
-            torch.cuda.init()  # type: ignore[no-untyped-call]
-        except RuntimeError as error:
-            raise UserError(_cuda_trouble("the GPUs", str(error))) from None
-    return torch.cuda.device_count()
+    if not torch.cuda.device_count() and not is_given:
+        return 0
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        raise UserError(_cuda_trouble("the GPUs", str(error))) from None
+    # Of NVML, by which device_count may count, a MIG instance is one of many; CUDA gives a process only one.
+    return len(torch.cuda.default_generators)
 
 
-def use_gpu(index: int) -> str:
-    """Make a GPU that of this process, compute a sum on it, and return its name. Raises UserError."""
+def use_gpu(index: int) -> None:
+    """Make a GPU that of this process, and compute a sum on it. Raises UserError."""
     import torch
 
     try:
@@ -152,7 +155,6 @@ def use_gpu(index: int) -> str:
     except RuntimeError as error:
         raise UserError(_cuda_trouble(f"GPU {index}", str(error))) from None
     assert total == 2, f"GPU {index}: 1 + 1 = {total}"
-    return str(torch.cuda.get_device_properties(index).name)
 
 
 def _cuda_trouble(which: str, text: str) -> str:
@@ -219,10 +221,10 @@ def require_compiler(on_gpus: bool) -> None:
 
 
 def main() -> None:
-    if sys.argv[1:] == ["--ask-torch"]:
-        print(json.dumps(asdict(gpus_of_torch())))
+    if sys.argv[1:2] == ["--ask-torch"]:
+        print(json.dumps(asdict(gpus_of_torch(int(sys.argv[2])))))
     else:
-        print(len(visible_gpus().names))
+        print(len(visible_gpus(0).names))
 
 
 if __name__ == "__main__":

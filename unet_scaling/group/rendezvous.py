@@ -31,6 +31,7 @@ from unet_scaling.study.config import (
 from unet_scaling.study.dilation import dilated, dilation
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import CONTROLLER_VARIABLES, Data, Training
+from unet_scaling.study.texts import HIDE
 
 ANSWER = "answer"
 # Worker 0 serves the store; it leaves after the others had the time to read the answer.
@@ -48,7 +49,7 @@ WITHOUT_NCCL = (
     "Horovod is built without NCCL, by which native DDP averages on GPUs: build it with "
     "HOROVOD_GPU_OPERATIONS=NCCL, as environment/install.sh does with a CUDA toolkit or --cuda pip"
 )
-NCCL_ERROR_VARIABLE = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+NCCL_ENDS_PROCESSES = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING")
 POLL_SECONDS = 0.05
 # Objects of torch and of Horovod, whose classes only a twin may import: a TCPStore, and the module.
 Store = Any
@@ -77,7 +78,8 @@ def rendezvous(
                 yield None
             return
     # NCCL would end a process whose peer is lost by SIGABRT, without a word: the watchdog reports it.
-    os.environ.setdefault(NCCL_ERROR_VARIABLE, "0")
+    for name in NCCL_ENDS_PROCESSES:
+        os.environ.setdefault(name, "0")
     limit_seconds = round(dilated(config.training.timeout_seconds))
     host, port = rendezvous_address(os.environ) if identity.size > 1 else ("localhost", 0)
     store = None
@@ -92,7 +94,8 @@ def rendezvous(
         raise UserError(
             f"worker {identity.rank} of {identity.size} on {socket.gethostname()} could not join the group "
             f"at {host}:{port}: {str(error).splitlines()[0]}. "
-            f"Is the port taken, a host missing, a worker not started?"
+            f"Is the port taken, a host missing, a worker not started, another network meant "
+            f"(GLOO_SOCKET_IFNAME)?"
         ) from error
 
 
@@ -211,7 +214,7 @@ def horovod_transport(horovod: Horovod, identity: Identity) -> dict[str, str]:
     # How a script that is not the project's averages is its own affair.
     is_twin = identity.launcher != "script"
     if is_twin and torch.cuda.is_initialized() and not horovod.nccl_built():  # type: ignore[no-untyped-call]
-        raise UserError(f"worker {identity.rank} on {socket.gethostname()}: {WITHOUT_NCCL}")
+        raise UserError(f"worker {identity.rank} on {socket.gethostname()}: {WITHOUT_NCCL}, or {HIDE}")
     return {"controller": "MPI" if horovod.mpi_enabled() else "Gloo", "built with": built_with(horovod)}
 
 

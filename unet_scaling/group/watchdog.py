@@ -7,8 +7,8 @@ while MPI itself is blocked; MPI has no time-out for a worker that does not star
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -25,11 +25,25 @@ BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)
 
 
 class Blocking:
-    """A context for whatever can block until another worker acts; entering and leaving cost an addition."""
+    """A context for whatever can block until another worker acts; entering and leaving cost an addition.
+
+    A GPU whose sums wait for another worker can block any call that queues something on it.
+    """
 
     def __init__(self) -> None:
         self.depth = 0
         self.changes = 0
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Inside, this worker works for itself, however long, and waits for no other."""
+        depth, self.depth = self.depth, 0
+        self.changes += 1
+        try:
+            yield
+        finally:
+            self.depth = depth
+            self.changes += 1
 
     def __enter__(self) -> None:
         self.depth += 1

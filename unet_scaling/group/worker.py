@@ -15,6 +15,7 @@ import platform
 import re
 import socket
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -332,6 +333,11 @@ def verify_group(group: Group, config: RunConfig, environment: dict[str, str]) -
     on_gpus = any(worker.device_uuid for worker in workers)
     if shared and (on_gpus or not config.training.shared_devices):
         raise UserError(f"{'; '.join(shared)}: {cure_of_sharing(on_gpus)}")
+    instances = Counter(worker.host for worker in workers if "MIG" in worker.device)
+    if any(number > 1 for number in instances.values()):
+        # NCCL knows GPUs by their place on the bus, which their instances share.
+        host, number = instances.most_common(1)[0]
+        raise UserError(f"{number} workers have MIG instances of {host}: {cure_of_sharing(on_gpus)}")
     return workers
 
 

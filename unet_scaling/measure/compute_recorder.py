@@ -80,6 +80,9 @@ class ComputeRecorder(Clock):
             self._unread.append(self._step)
             self._step = _Step(self._now())
 
+    def pause(self) -> None:
+        self._clock.pause()
+
     def resume(self, now: float) -> None:
         self._clock.resume(now)
         self._step = _Step(self._now())
@@ -138,8 +141,10 @@ class ComputeRecorder(Clock):
             seconds[phase] += _between(begin, end)
             cpu_seconds[phase] += cpu_end - cpu_begin
             begin, cpu_begin = end, cpu_end
-        # The backward pass begins where the forward pass ends.
-        begin, cpu_begin = next(moment for phase, moment in step.marks if phase is Phase.FORWARD)
+        # The backward pass begins where the forward pass ends, or what a GPU's worker loads behind it.
+        forward = [phase for phase, _ in step.marks].index(Phase.FORWARD)
+        loads = step.marks[forward + 1][0] is Phase.DATA_WAIT
+        begin, cpu_begin = step.marks[forward + loads][1]
         ready = [step.ready[number] for number in range(len(self._sizes))]
         return ComputeStep(
             data_seconds=seconds[Phase.DATA_WAIT] + seconds[Phase.HOST_TO_DEVICE],

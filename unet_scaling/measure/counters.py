@@ -49,6 +49,7 @@ NOT_COMMUNICATION = ("cuda", "pt_autograd_")
 FIRST_SUMS_BYTES = (4, 2**24)
 # A GPU's UUID as NVML wants it; torch gives it without.
 UUID_PREFIXES = ("GPU-", "MIG-")
+WITHOUT_NVML = "the report will lack load, memory, clock, throttling, power and energy of the GPUs"
 # Bits of NVML's clock event reasons that hold the clock down; an idle GPU and clocks that were set are none.
 THROTTLE_REASONS = {
     0x4: "sw_power_cap",
@@ -92,6 +93,7 @@ class CounterMeter:
         self._communication = communication
         self._quota = quota
         self._gpu = open_gpu(group.device, warns=group.rank == 0)
+        self._is_told = False
 
     def begin(self) -> None:
         if self._gpu:
@@ -118,6 +120,10 @@ class CounterMeter:
         workers = self._group.gather_models(own)
         cpu = [_beside_the_others(counters, workers) for counters in workers]
         gpu = [counters.gpu for counters in workers if counters.gpu is not None]
+        if own.gpu and len(gpu) < len(workers) and self._group.rank == 0 and not self._is_told:
+            self._is_told = True
+            silent = next(counters.host for counters in workers if counters.gpu is None)
+            print(f"warning: no NVML on {silent}: {WITHOUT_NVML}", file=sys.stderr, flush=True)
         return cpu, gpu if len(gpu) == len(workers) else None
 
 
@@ -239,8 +245,7 @@ def open_gpu(device: torch.device, *, warns: bool = False) -> Gpu | None:
     except library.NVMLError as error:
         reason = f"NVML: {error}"
     if warns:
-        lacks = "the report will lack load, memory, clock, throttling, power and energy of the GPUs"
-        print(f"warning: {reason}: {lacks}", file=sys.stderr, flush=True)
+        print(f"warning: {reason}: {WITHOUT_NVML}", file=sys.stderr, flush=True)
     return None
 
 

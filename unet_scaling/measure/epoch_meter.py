@@ -32,12 +32,14 @@ from unet_scaling.study.record_lines import PHASE_COLUMNS, Budget, LongestStep, 
 
 # From an event's record to the GPU that reaches it with nothing queued before it: some 10 microseconds.
 LATENCY_SECONDS = 100e-6
-# By which the clocks of a GPU and its host part: a few millionths.
-CLOCK_DRIFT = 5e-6
+# The clocks of a GPU and its host part by some ten millionths; more is no drift.
+MOST_CLOCK_DRIFT = 2e-4
 # Marks of a step: 7 in each forward and backward pass, 4 outside them.
 MARKS_PER_PASS = 7
 MARKS_PER_STEP = 4
-NO_STEP = -1
+# In the place of a step's number.
+RESUMED = -1
+PAUSED = -2
 
 Seconds = npt.NDArray[np.float64]
 if TYPE_CHECKING:
@@ -70,6 +72,9 @@ class Clock:
 
     def next_step(self) -> None:
         """End a step."""
+
+    def pause(self) -> None:
+        """End what `resume` began, before the device is waited for."""
 
     def resume(self, now: float) -> None:
         """Begin the next step at this moment of the monotonic clock; the time before counts for none."""
@@ -123,7 +128,7 @@ class PhaseClock(Clock, ABC):
         Backward and sync are NaN where not every parameter reported once in every pass: the beginning of
         sync is not known then.
         """
-        phases = self._measured()
+        phases = self._measured(epoch_seconds)
         phases[-1, Phase.REST] += max(0.0, epoch_seconds - float(phases.sum()))
         if self._stamps != self._stamps_due or self._missing != self._gradients:
             phases[:, [Phase.BACKWARD, Phase.SYNC]] = np.nan
@@ -137,7 +142,7 @@ class PhaseClock(Clock, ABC):
             self._stamps += 1
 
     @abstractmethod
-    def _measured(self) -> Seconds: ...
+    def _measured(self, epoch_seconds: float) -> Seconds: ...
 
 
 class HostClock(PhaseClock):
@@ -160,7 +165,7 @@ class HostClock(PhaseClock):
     def resume(self, now: float) -> None:
         self._last = now
 
-    def _measured(self) -> Seconds:
+    def _measured(self, epoch_seconds: float) -> Seconds:  # noqa: ARG002, there is one clock
         return self._phases.copy()
 
 
@@ -189,11 +194,15 @@ class DeviceClock(PhaseClock):
     def resume(self, now: float) -> None:  # noqa: ARG002, the device has its own clock
         # Outside the epoch's clock: here one more event may be created.
         self._add_events(1)
-        self._stamp(NO_STEP, Phase.REST)
+        self._stamp(RESUMED, Phase.REST)
+
+    def pause(self) -> None:
+        self._add_events(1)
+        self._stamp(PAUSED, Phase.REST)
 
     def _add_events(self, marks: int) -> None:
         self._events += [torch.cuda.Event(enable_timing=True) for _ in range(marks)]  # type: ignore[no-untyped-call]
-        self._marks += [(NO_STEP, Phase.REST, 0.0)] * marks
+        self._marks += [(PAUSED, Phase.REST, 0.0)] * marks
 
     def _stamp(self, step: int, phase: Phase) -> None:
         if self._used == len(self._events):  # of a script's step, which may have more passes than one
@@ -202,26 +211,28 @@ class DeviceClock(PhaseClock):
         self._marks[self._used] = step, phase, clock_seconds()
         self._used += 1
 
-    def _measured(self) -> Seconds:
+    def _measured(self, epoch_seconds: float) -> Seconds:
         """Read the events; the device has finished the epoch, for earlier they cannot be read."""
+        seconds = [0.0]
+        for number in range(1, self._used):
+            milliseconds = self._events[number - 1].elapsed_time(self._events[number])
+            seconds.append(0.0 if self._marks[number][0] == RESUMED else milliseconds / 1000)
+        # Both clocks know the ends of the epoch, which tell the pace of the device's.
+        drift = epoch_seconds / sum(seconds) - 1 if any(seconds) else 0.0
+        pace = 1 + drift if abs(drift) < MOST_CLOCK_DRIFT else 1.0
         phases = np.zeros((self.steps, len(Phase)))
         self.host_paced_seconds = 0.0
         first = device_seconds = 0.0
-        for number in range(1, self._used):
-            step, phase, host = self._marks[number]
-            if step == NO_STEP:
+        for (step, phase, host), taken in zip(self._marks, seconds, strict=False):
+            if step == RESUMED:
+                first, device_seconds = host, 0.0
+            if step in (RESUMED, PAUSED):
                 continue
-            step_before, _, host_before = self._marks[number - 1]
-            if step_before == NO_STEP:
-                # The clocks went on together: before that mark, all that was queued had been done.
-                first, device_seconds = host_before, 0.0
-            seconds = self._events[number - 1].elapsed_time(self._events[number]) / 1000
-            phases[step, phase] += seconds
-            device_seconds += seconds
-            behind = device_seconds - (host - first)
-            is_paced = behind < LATENCY_SECONDS + CLOCK_DRIFT * device_seconds
+            phases[step, phase] += taken
+            device_seconds += pace * taken
+            is_paced = device_seconds - (host - first) < LATENCY_SECONDS
             if is_paced and phase not in (Phase.DATA_WAIT, Phase.SYNC):
-                self.host_paced_seconds += seconds
+                self.host_paced_seconds += taken
         return phases
 
 
@@ -332,6 +343,7 @@ class Meter:
 
     def pause(self) -> float:
         """Stop the clock between two steps; return the seconds of this worker so far."""
+        self.clock.pause()
         self._seconds += synchronized_seconds(self.group.device) - self._began
         return self._seconds
 

@@ -161,6 +161,7 @@ class ScriptMeter:
 
     def pause(self) -> None:
         """Stop the clock between two batches, as for an evaluation."""
+        self._clock.pause()
         self._seconds += epoch_meter.synchronized_seconds(self._group.device) - self._began
 
     def resume(self) -> None:

@@ -53,6 +53,8 @@ PROCESS_SETTINGS: Mapping[str, Callable[[], object]] = {
 }
 # cuBLAS and cuDNN obey it, whatever torch asks for.
 TF32_VARIABLE = "NVIDIA_TF32_OVERRIDE"
+# Compute capability: Ampere.
+FIRST_WITH_TF32 = 8
 WEIGHTS_NAME = "weights.pt"
 # What torch.load raises for files of other content, by what it takes them for.
 NO_TENSORS = (
@@ -92,14 +94,16 @@ def set_float32_precision(asked: str) -> None:
     for name in FLOAT32_BACK_ENDS:
         attrgetter(name)(torch.backends).fp32_precision = precision
     differing = {name: found for name, found in float32_precision().items() if found != precision}
-    override = os.environ.get(TF32_VARIABLE)
-    if torch.cuda.is_available() and override is not None and override != str(int(asked == "tf32")):
-        differing[f"{TF32_VARIABLE}={override}"] = "ieee" if override == "0" else "tf32"
+    if asked == "tf32" and torch.cuda.is_available():
+        if os.environ.get(TF32_VARIABLE) == "0":
+            differing[f"{TF32_VARIABLE}=0"] = "ieee"
+        if torch.cuda.get_device_capability()[0] < FIRST_WITH_TF32:
+            differing[torch.cuda.get_device_name()] = "ieee"
     if differing:
         found = ", ".join(f"{name} gives {value!r}" for name, value in differing.items())
         raise UserError(
             f"training.precision = {asked!r} needs {precision!r} of every back end, but on "
-            f"{socket.gethostname()} {found}; unset {TF32_VARIABLE}, or ask for another precision"
+            f"{socket.gethostname()} {found}; ask for another precision, or unset {TF32_VARIABLE}"
         )
 
 

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from unet_scaling.data.batches import Batch
+from unet_scaling.data.batches import Batch, StepBatches
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.epoch_meter import Clock
@@ -43,13 +42,11 @@ class LocalSteps(Step):
     is_shared: ClassVar[bool] = False
 
     def take(self, batches: Iterable[Batch], clock: Clock, left: int = 0) -> Tensor:
-        of_players = iter(batches)
+        of_players = batches if isinstance(batches, StepBatches) else StepBatches(batches)
         losses = []
         for player in self.players:
             with self._acting(player):
-                alone = len(self.players) == 1
-                own = of_players if alone else islice(of_players, self.config.training.accumulate)
-                losses.append(self.take_as(range(player, player + 1), own, clock))
+                losses.append(self.take_as(range(player, player + 1), of_players, clock))
         if left % self.config.strategy.synchronise_every == 0:
             self._average()
             clock.mark(Phase.SYNC)

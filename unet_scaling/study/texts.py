@@ -33,6 +33,8 @@ PASTED = f".venv/bin/{COMMAND}" if IS_CLONE else COMMAND
 CALLED = PASTED if Path.cwd() == PROJECT or not IS_CLONE else f"{PROJECT}/{PASTED}"
 if Path(sys.argv[0]).name == COMMAND:
     CALLED = COMMAND if shutil.which(COMMAND) == sys.argv[0] else sys.argv[0]
+# What always helps where GPUs do not.
+HIDE = "compare on CPU cores (CUDA_VISIBLE_DEVICES=)"
 LAUNCH_HINT = f"{CALLED} run STUDY.toml (on Slurm: submit)"
 
 
