@@ -218,7 +218,7 @@ CASES = (
          "native ddp is 10 % faster than horovod", "only 1 worker", ">add larger worker counts"),
     Case("all that was asked for is 1 GPU", "undecided - - .u..",
          lambda to: write_honest(to, Honest(workers=(1,), is_gpu=True)), "on 1 gpu no significant difference",
-         "!scale out", "!undecided", ">add larger worker counts"),
+         "1 worker averages no gradients", "!scale out", "!undecided", ">add larger worker counts"),
     Case("one framework alone", "scale 2 horovod gg..",
          lambda to: write(to, None, {1: (100, 0.8), 2: (190, 0.8)}), "use horovod on 2 workers: 1.9x",
          "native ddp has no usable run"),
