@@ -261,15 +261,16 @@ class Step:
         losses = []
         passes = len(players) * self.config.training.accumulate
         batches = batches if isinstance(batches, StepBatches) else StepBatches(batches)
-        for number in range(passes):
+        for number, batch in zip(range(passes), batches, strict=False):
             is_last = number + 1 == passes
             held = nullcontext() if is_last else self.twin.hold_gradients(self.model)
             player = players[number // self.config.training.accumulate]
             with held, self._played.acting(player) if self._played else nullcontext():
-                losses.append(self._forward_and_backward(batches, passes, clock))
+                losses.append(self._forward_and_backward(batch, passes, clock, batches.load_ahead))
             # The last backward pass marks its own end: what follows its last gradient is sync.
             if not is_last:
                 clock.mark(Phase.BACKWARD)
+        assert len(losses) == passes, f"{len(losses)} batches of {passes}"
         missing = self.task.missing_gradients()
         self.twin.wait_for_gradients(self.optimizer)
         # Not before: a worker does not leave while Horovod still averages.
@@ -278,17 +279,18 @@ class Step:
         clock.mark(Phase.SYNC)
         return torch.stack(losses).sum()
 
-    def _forward_and_backward(self, batches: StepBatches, passes: int, clock: Clock) -> Tensor:
+    def _forward_and_backward(
+        self, batch: Batch, passes: int, clock: Clock, load_ahead: Callable[[Clock], None]
+    ) -> Tensor:
         half = self.config.training.precision == "bf16"
         device = next(self.model.parameters()).device.type
-        batch = next(batches)
         with torch.autocast(device, torch.bfloat16, enabled=half):
             loss = self.task.loss(self.model, batch)
         if self.config.task.find_unused_parameters:
             loss = with_zero_gradients(loss, self.model)
         loss = loss / passes
         clock.mark(Phase.FORWARD)
-        batches.load_ahead(clock)
+        load_ahead(clock)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
