@@ -1,18 +1,17 @@
-"""Run programs as if this machine had GPUs: tests/claimed.py REPORTS [NAME=VALUE] PROGRAM WORD ... [-- ...].
+"""Run programs as if this machine had GPUs: tests/claimed.py REPORTS PROGRAM WORD ... [-- PROGRAM ...].
 
 A dispatch mode knows of each storage the GPU that it would be on, and notes operations whose tensors are on
 two devices, copies and reads for which the host would wait, and streams that use what another one still
 writes. A function mode lets `tensor.device` tell the claim. torch.cuda is a stand-in, and nccl is gloo. What
 C++ makes by itself is seen as far as it calls the dispatcher.
 
-CLAIMED_GPUS: 8 that every process sees; "own", each sees one of its own; "shared", all see the same one.
-CLAIMED_STALL: where each worker waits for ever after its first step, "synchronize copy" by rank. Each process
-leaves a REPORTS/NAME.RANK.*.json, NAME being that of its last argument: *stopped is told to stop.
+A program of Horovod sees one GPU of its own, as under srun --gpus-per-task=1, every other one sees eight. By
+the name of its last argument, a run that ends in "stopped" is told to stop, and one that ends in "stalled"
+waits for ever: worker 0 in synchronize, worker 1 in a copy. Each process leaves a REPORTS/NAME.RANK.*.json.
 """
 
 # mypy: disable-error-code="no-untyped-call"
 
-import importlib
 import json
 import os
 import runpy
@@ -24,20 +23,24 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
-from types import GetSetDescriptorType, SimpleNamespace
+from types import CodeType, GetSetDescriptorType, SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
+import torch._dynamo
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from unet_scaling.group.identity import identify
+from unet_scaling.measure.epoch_meter import Meter
+
 CPU = torch.device("cpu")
-PROJECT = str(Path(__file__).parents[1])
-RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+PROJECT = f"{Path(__file__).parents[1]}/"
 COPIES = ("copy_", "_to_copy", "_foreach_copy_", "set_", "lift_fresh")
 INDEXED = ("index", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put")
 # Whose results have a size, or are a number, that the host must know.
@@ -47,17 +50,6 @@ MAKES_FOR_WEIGHTS = ("nn/parallel/distributed.py", "autograd/graph.py", "optim/a
 # Between them and this file.
 BETWEEN = (__file__, "torch/_compile.py", "_dynamo/eval_frame.py", "torch/overrides.py")
 FOR_EVER_SECONDS = 1e5
-
-
-@dataclass
-class Report:
-    """What a process found, by text and number of times: `waits` are those inside the clock of an epoch."""
-
-    mixed: Counter[str] = field(default_factory=Counter)
-    races: Counter[str] = field(default_factory=Counter)
-    waits: Counter[str] = field(default_factory=Counter)
-    waits_outside: Counter[str] = field(default_factory=Counter)
-    operations: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
@@ -75,15 +67,18 @@ class Claims:
     """The claims of this process by storage, its clock and its streams."""
 
     def __init__(self) -> None:
-        self.report = Report()
-        self.rank = int(next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), 0))
-        stalls = os.environ.get("CLAIMED_STALL", "").split()
-        self.stall = stalls[self.rank] if stalls else ""
+        # What was found, by text and number of times; `waits` are those inside the clock of an epoch.
+        kinds = ("mixed", "races", "waits", "waits outside", "operations")
+        self.report = {kind: Counter[str]() for kind in kinds}
+        self.rank = identify(os.environ).rank
         self.device = torch.device("cuda", 0)
         self.resumed = 0
         self.inside = False
         self.host = Counter[int]()
         self._claims: dict[int, Claim] = {}
+
+    def note(self, kind: str, what: str) -> None:
+        self.report[kind][f"{what} at {here()}"] += 1
 
     def of(self, tensor: Tensor) -> Claim | None:
         with torch._C.DisableTorchFunction():
@@ -102,25 +97,24 @@ class Claims:
             return tensor
         stamp = current_stream().stamp() if device != CPU else (0, 0)
         self._claims[storage._cdata] = Claim(StorageWeakRef(storage), device, pinned, stamp)
-        if len(self._claims) % 1000 == 0:
-            self._claims = {key: each for key, each in self._claims.items() if not each.alive.expired()}
         return tensor
 
     def waits(self, what: str) -> None:
         """Note that the host waits here for what is queued on the current stream."""
         self.host |= current_stream().seen
-        (self.report.waits if self.inside else self.report.waits_outside)[f"{what} at {here()}"] += 1
+        self.note("waits" if self.inside else "waits outside", what)
 
-    def stalls(self, place: str) -> None:
-        if self.stall == place and self.resumed == 2:
+    def stalls(self, rank: int) -> None:
+        if self.rank == rank and self.resumed == 2 and sys.argv[-1].endswith("stalled"):
+            os.environ.pop("PMI_FD", None)  # else its end would be that of the launch
             time.sleep(FOR_EVER_SECONDS)
 
     def crosses(self, source: Tensor, target: torch.device, pinned: bool, non_blocking: bool) -> None:
         """Note a copy between host and device: only one from or to pinned memory can let the host go on."""
         came = self.of(source)
-        if (came.device if came else CPU) == target:
+        if self.place(source) == target:
             return
-        self.stalls("copy")
+        self.stalls(rank=1)
         pinned = pinned if target == CPU else came is not None and came.pinned
         if not (pinned and non_blocking):
             self.waits(f"copy to {target.type} of {'pinned' if pinned else 'pageable'} memory")
@@ -144,41 +138,18 @@ class Stream:
     def wait_stream(self, other: "Stream") -> None:
         self.seen |= other.seen
 
-    def wait_event(self, event: "Event") -> None:
-        self.seen |= event.seen
-
-    def record_event(self, event: "Event | None" = None) -> "Event":
-        event = event or Event()
-        event.record(self)
-        return event
-
-    def synchronize(self) -> None:
-        with on_stream(self):
-            claims.waits("Stream.synchronize")
-
 
 class Event:
     """A moment of a queue; by the clock of the host, whose calls return when their work is done."""
 
-    def __init__(self, enable_timing: bool = False, **_: object) -> None:
+    def __init__(self, **_: object) -> None:
         self.moment = 0.0
-        self.seen = Counter[int]()
 
-    def record(self, stream: Stream | None = None) -> None:
+    def record(self, stream: Stream) -> None:
         self.moment = time.perf_counter()
-        self.seen = Counter((stream or current_stream()).seen)
-
-    def wait(self, stream: Stream | None = None) -> None:
-        (stream or current_stream()).wait_event(self)
 
     def elapsed_time(self, other: "Event") -> float:
         return 1000 * (other.moment - self.moment)
-
-    def synchronize(self) -> None:
-        claims.waits("Event.synchronize")
-
-    def query(self) -> bool:
-        return True
 
 
 claims = Claims()
@@ -206,13 +177,14 @@ def on_stream(stream: Stream | None) -> Iterator[None]:
 def here() -> str:
     """Return the line of the project that is at work; autograd where it is none."""
     frame = sys._getframe(1)
-    while frame.f_back and (not frame.f_code.co_filename.startswith(PROJECT) or is_own(frame.f_code)):
+    while frame.f_back and not is_of_project(frame.f_code):
         frame = frame.f_back
     return f"{frame.f_code.co_filename.removeprefix(PROJECT)}:{frame.f_lineno}" if frame.f_back else "torch"
 
 
-def is_own(code: Any) -> bool:
-    return code.co_filename == __file__ or "/.venv/" in code.co_filename
+def is_of_project(code: CodeType) -> bool:
+    name = code.co_filename
+    return name.startswith(PROJECT) and "/.venv/" not in name and name != __file__
 
 
 class Placed(TorchDispatchMode):
@@ -228,7 +200,7 @@ class Placed(TorchDispatchMode):
             kwargs["device"] = CPU
         target = self._target(name, args, given, asked)
         if target != CPU:
-            claims.report.operations[str(target)] += 1
+            claims.report["operations"][str(target)] += 1
         if target != CPU and not func.is_view:
             self._order(func, name, given, args)
         out = func(*args, **kwargs)
@@ -256,7 +228,6 @@ class Placed(TorchDispatchMode):
                 claims.crosses(given[1], first, to is not None and to.pinned, non_blocking)
             return first
         if name in READ_BY_HOST and first != CPU:
-            claims.stalls("item")
             claims.waits(name)
         used = [each for each in given if each.dim() > 0 or claims.place(each) != CPU]
         if name in INDEXED:
@@ -267,7 +238,7 @@ class Placed(TorchDispatchMode):
                 claims.waits(f"{name} by an index of the host, or by a mask")
         places = {claims.place(each) for each in used}
         if len(places) > 1:
-            claims.report.mixed[f"{name} of {sorted(map(str, places))} at {here()}"] += 1
+            claims.note("mixed", f"{name} of {sorted(map(str, places))}")
         return max(places, key=str, default=CPU)
 
     def _order(self, func: Any, name: str, given: list[Tensor], args: Any) -> None:
@@ -283,7 +254,7 @@ class Placed(TorchDispatchMode):
                 continue
             before = [claim.written, *(claim.read.items() if id(each) in writes else ())]
             if any(stream.seen[other] < moment for other, moment in before):
-                claims.report.races[f"{name} at {here()}"] += 1
+                claims.note("races", name)
             if id(each) in writes:
                 claim.written = (number, work)
             else:
@@ -318,7 +289,7 @@ class Told(TorchFunctionMode):
             device = kwargs.pop("device")
             return moved(func(*args, **kwargs), device)
         if func in (torch.Tensor.numpy, torch.Tensor.__array__) and claims.place(args[0]) != CPU:
-            claims.report.mixed[f"numpy of a device tensor at {here()}"] += 1
+            claims.note("mixed", "numpy of a device tensor")
         if func is torch.Tensor.tolist and claims.place(args[0]) != CPU:
             claims.waits("tolist")
         return func(*args, **kwargs)
@@ -358,14 +329,10 @@ METHODS: dict[Any, Callable[..., Any]] = {
 
 
 def synchronize(device: object = None) -> None:
-    claims.stalls("synchronize")
+    claims.stalls(rank=0)
     for stream in Stream.made:
         claims.host |= stream.seen
     claims.waits("torch.cuda.synchronize")
-
-
-def visible() -> str:
-    return os.environ.get("CLAIMED_GPUS", "8")
 
 
 def set_device(device: Any) -> None:
@@ -373,37 +340,29 @@ def set_device(device: Any) -> None:
     claims.device = torch.device("cuda", index)
 
 
-def properties(device: Any = None) -> SimpleNamespace:
-    asked = device if isinstance(device, int) else torch.device(device or claims.device).index
-    index = {"own": claims.rank, "shared": 0}.get(visible(), asked)
-    return SimpleNamespace(name="Claimed GPU", uuid=f"claimed-{index}", total_memory=80 * 2**30)
-
-
 def is_available() -> bool:
     """Tell the project and Accelerate that there is a GPU; torch itself must not believe it."""
     asking = sys._getframe(1).f_code
-    is_of_project = asking.co_filename.startswith(f"{PROJECT}/") and not is_own(asking)
-    return is_of_project or "/accelerate/" in asking.co_filename
+    return is_of_project(asking) or "/accelerate/" in asking.co_filename
 
 
-class Gpus:
-    """As many as a process sees, which may change from one of its programs to the next."""
-
-    def __len__(self) -> int:
-        return 8 if visible() == "8" else 1
-
-
-def stand_in() -> None:
+def stand_in(gpus: int) -> None:
     """Put the stand-ins in the place of torch.cuda and of NCCL, and let every thread work in the modes."""
+
+    def properties(device: Any = None) -> SimpleNamespace:
+        asked = device if isinstance(device, int) else torch.device(device or claims.device).index
+        index = claims.rank if gpus == 1 else asked
+        return SimpleNamespace(name="Claimed GPU", uuid=f"claimed-{index}", total_memory=80 * 2**30)
+
     generator = [torch.zeros(16, dtype=torch.uint8)]
     stand_ins: dict[str, Any] = {
-        "device_count": Gpus().__len__,
+        "device_count": lambda: gpus, "default_generators": [None] * gpus,
+        "get_device_properties": properties,
         "is_available": is_available, "is_initialized": lambda: True, "init": lambda: None,
         "_lazy_init": lambda: None, "set_device": set_device, "current_device": lambda: claims.device.index,
         "synchronize": synchronize, "Event": Event, "Stream": Stream, "stream": on_stream,
         "set_stream": set_stream, "current_stream": current_stream,
         "default_stream": lambda device=None: default_stream,
-        "default_generators": Gpus(), "get_device_properties": properties,
         "get_device_name": lambda device=None: "Claimed GPU",
         "mem_get_info": lambda device=None: (79 * 2**30, 80 * 2**30), "empty_cache": lambda: None,
         "max_memory_allocated": lambda device=None: 2**20, "memory_allocated": lambda device=None: 2**19,
@@ -434,8 +393,6 @@ def stand_in() -> None:
 
 def watch_clock() -> None:
     """Note when the clock of an epoch runs: between Meter.resume and Meter.pause."""
-    from unet_scaling.measure.epoch_meter import Meter
-
     resume, pause = Meter.resume, Meter.pause
 
     def resumed(self: Meter) -> None:
@@ -454,19 +411,22 @@ def watch_clock() -> None:
     Meter.pause = paused  # type: ignore[method-assign]
 
 
-def run_program(program: str, *words: str) -> None:
-    """Run a script or module in the modes; leave the report, however it ends."""
-    if any("horovod" in word for word in (program, *words)):
+def run_program(*command: str) -> None:
+    """Run a script in the modes; leave the report, however it ends."""
+    is_horovod = f"{PROJECT}horovod/train.py" in command
+    stand_in(gpus=1 if is_horovod else 8)
+    watch_clock()
+    if is_horovod:
         import horovod.torch
 
         horovod.torch.nccl_built = horovod.torch.cuda_built = lambda: 1
     leave = os._exit
 
     def report() -> None:
-        if not claims.report.operations:  # this process started others
+        if not claims.report["operations"]:  # this process started others
             return
         name = f"{Path(sys.argv[-1]).name}.{claims.rank}.{os.getpid()}.json"
-        Path(REPORTS, name).write_text(json.dumps(vars(claims.report)))
+        Path(REPORTS, name).write_text(json.dumps(claims.report))
 
     def leave_with_report(code: int) -> None:
         report()
@@ -474,38 +434,24 @@ def run_program(program: str, *words: str) -> None:
 
     os._exit = leave_with_report  # type: ignore[assignment]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    sys.argv = [program, *words]
+    sys.argv = list(command)
     try:
         with Placed(), Told():
-            if program.endswith(".py"):
-                runpy.run_path(program, run_name="__main__")
-            else:
-                runpy.run_module(program, run_name="__main__", alter_sys=True)
+            runpy.run_path(command[0], run_name="__main__")
     finally:
         report()
 
 
 def main() -> None:
-    words = sys.argv[2:]
-    stand_in()
-    watch_clock()
-    if "--" in words:
-        importlib.import_module("torch._dynamo")  # once, and not by each that is forked
-    while True:
-        first = words[: words.index("--")] if "--" in words else words
-        words = words[len(first) + 1 :]
-        while "=" in first[0]:
-            name, _, value = first.pop(0).partition("=")
-            os.environ[name] = value
-        if not words:
-            run_program(*first)
-            return
+    *others, last = (list(words) for is_end, words in groupby(sys.argv[2:], "--".__eq__) if not is_end)
+    for command in others:
         if os.fork() == 0:
-            run_program(*first)
+            run_program(*command)
             os._exit(0)
-        assert os.wait()[1] == 0, f"{first} failed"
+        assert os.wait()[1] == 0, f"{command} failed"
         # As tests/train_several.py does: a worker may begin the next program before another one.
         os.environ["MASTER_PORT"] = str(int(os.environ.get("MASTER_PORT", "0")) + 1000)
+    run_program(*last)
 
 
 if __name__ == "__main__":

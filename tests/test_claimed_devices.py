@@ -10,9 +10,8 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,51 +38,22 @@ MAPS = SaliencyOptions(
 AUGMENTED: dict[str, Any] = {
     "augment_flips": True, "augment_crop": 0.75, "augment_brightness": 0.1, "augment_contrast": 0.1,
 }  # fmt: skip
-# Of a launch, on a busy machine.
-LONGEST_SECONDS = 120.0
 STALLED_TIMEOUT_SECONDS = 5
 ADDRESS = re.compile(r"http://(\S+):")
 
 
-@contextmanager
-def claiming(stall: str = "") -> Iterator[None]:
-    """Set what tests/claimed.py reads in processes that are started inside."""
+@pytest.fixture(scope="module", autouse=True)
+def _project_is_found() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(PROJECT))
-        patch.setenv("CLAIMED_STALL", stall)
         yield
 
 
+@dataclass(frozen=True)
 class ClaimedRuns:
-    """Runs of two workers in one launch: their folders, and the reports of their processes by run.
+    """Runs of two workers in one launch: their folders, and the reports of their processes by run."""
 
-    A run whose name ends in stopped is told to stop, and goes on in a second attempt. Workers of Horovod see
-    one GPU each, as under srun --gpus-per-task=1, all others see eight.
-    """
-
-    def __init__(self, folder: Path, configs: Mapping[str, RunConfig]) -> None:
-        self.folder = folder
-        self.configs = configs
-        self.deadline = time.monotonic() + LONGEST_SECONDS
-        (folder / "reports").mkdir()
-        program: list[str] = []
-        for framework in dict.fromkeys(config.framework for config in configs.values()):
-            names = [name for name, config in configs.items() if config.framework == framework]
-            names += [name for name in names if name.endswith("stopped")]
-            runs = [str(make_run(folder / name, configs[name])) for name in names]
-            gpus = "own" if framework == "horovod" else "8"
-            words = [f"CLAIMED_GPUS={gpus}", str(PROJECT / "tests" / "train_several.py")]
-            twin = str(PROJECT / framework / "train.py")
-            program += [*(["--"] if program else []), *words, twin, *runs]
-        if len(configs) == 1:
-            program.remove(str(PROJECT / "tests" / "train_several.py"))
-        cores = 1 if len(os.sched_getaffinity(0)) > 1 else None
-        claimed = [CLAIMED, str(folder / "reports"), *program]
-        self.code = launch(claimed, 2, folder / "output.log", cores, self._end_late)
-
-    def _end_late(self, _mpiexec: int, _worker: Sequence[str]) -> None:
-        if time.monotonic() > self.deadline:
-            raise TimeoutError((self.folder / "output.log").read_text())
+    folder: Path
 
     def record(self, name: str) -> Record:
         path = self.folder / name / RECORD_NAME
@@ -120,19 +90,32 @@ def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> ClaimedRuns:
     stopped = two_workers(data, native, epochs=2, evaluate_every=1, loading="decode", **AUGMENTED)
     played = two_workers(data, native, plays=4, batch_per_worker=1)
     resident = two_workers(data, native, plays=4, batch_per_worker=1, loading="device")
+    stalled = {"timeout_seconds": STALLED_TIMEOUT_SECONDS}
     configs = {
         "native-plain": two_workers(data, native, budget="on"),
         "native-stopped": stopped.model_copy(update={"saliency": MAPS}),
         "native-local": with_strategy(resident, synchronise_every=2),
         "native-late": with_strategy(played, staleness=1),
         "native-points": points_config(folder, workers=2, epochs=1, batch_per_worker=8, shared_devices=False),
+        "native-stalled": two_workers(data, native, **stalled),
         "horovod-plain": two_workers(data, horovod, budget="on"),
         "horovod-accumulated": two_workers(data, horovod, batch_per_worker=1, accumulate=2),
+        "horovod-stalled": two_workers(data, horovod, **stalled),
         "lightning": two_workers(data, "lightning"),
         "accelerate": two_workers(data, "accelerate"),
     }
-    with claiming():
-        return ClaimedRuns(folder, configs)
+    programs = []
+    for framework in dict.fromkeys(config.framework for config in configs.values()):
+        names = [name for name, config in configs.items() if config.framework == framework]
+        names += [name for name in names if name.endswith("stopped")]  # goes on in a second attempt
+        found = [str(make_run(folder / name, configs[name])) for name in names]
+        several, twin = PROJECT / "tests" / "train_several.py", PROJECT / framework / "train.py"
+        programs += ["--", str(several), str(twin), *found]
+    reports = folder / "reports"
+    reports.mkdir()
+    cores = 1 if len(os.sched_getaffinity(0)) > 1 else None
+    launch([CLAIMED, str(reports), *programs], 2, folder / "output.log", cores)
+    return ClaimedRuns(folder)
 
 
 RUNS = [
@@ -163,14 +146,13 @@ with torch.cuda.stream(side):
 def test_the_stand_in_sees_mixtures_waits_and_races(tmp_path: Path) -> None:
     program = tmp_path / "wrong.py"
     program.write_text(WRONG)
-    with claiming():
-        subprocess.run([sys.executable, CLAIMED, str(tmp_path), str(program)], check=True)
+    subprocess.run([sys.executable, CLAIMED, str(tmp_path), str(program)], check=True)
     report = json.loads(next(tmp_path.glob("*.json")).read_text())
     found = {key: {text.split(" at ")[0]: n for text, n in of.items()} for key, of in report.items()}
     assert found["mixed"] == {
         "add of ['cuda:0', 'cuda:1']": 1, "add of ['cpu', 'cuda:0']": 1, "index of ['cpu', 'cuda:0']": 1,
     }  # fmt: skip
-    assert found["waits_outside"] == {
+    assert found["waits outside"] == {
         "copy to cuda of pageable memory": 1, "index by an index of the host, or by a mask": 2,
         "_local_scalar_dense": 1, "copy to cpu of pageable memory": 1, "tolist": 1,
         "torch.cuda.synchronize": 1, "copy to cuda of pinned memory": 1,
@@ -210,11 +192,12 @@ def test_a_stopped_run_resumes_and_is_explained(runs: ClaimedRuns) -> None:
 def test_masks_server_and_profile_use_the_gpu(runs: ClaimedRuns, data: Path, tmp_path: Path) -> None:
     run = runs.record("native-plain") and runs.folder / "native-plain"
     study = tiny_study(tmp_path, data, workers=[1], epochs=1)
-    words: list[object] = ["unet_scaling.inference.segment", run, data, tmp_path / "masks", "--"]
-    words += ["unet_scaling.profile", "--samples", 4, "--seconds", 1, study, "--"]
-    words += ["unet_scaling", "serve", "--port", 0, run]
+    code = PROJECT / "unet_scaling"
+    words: list[object] = [code / "inference/segment.py", run, data, tmp_path / "masks", "--"]
+    words += [code / "profile/__main__.py", "--samples", 4, "--seconds", 1, study, "--"]
+    words += [code / "__main__.py", "serve", "--port", 0, run]
     command = [sys.executable, CLAIMED, str(tmp_path), *map(str, words)]
-    with claiming(), subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         address = next(found[1] for line in server.stdout if (found := ADDRESS.search(line)))
         pair = find_pairs(data)[0][0]
@@ -228,13 +211,10 @@ def test_masks_server_and_profile_use_the_gpu(runs: ClaimedRuns, data: Path, tmp
     assert [(report["mixed"], report["races"]) for report in reports] == [({}, {})] * 3
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_worker_that_waits_for_its_gpu_for_ever_says_so(framework: str, data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["native-stalled", "horovod-stalled"])
+def test_a_worker_that_waits_for_its_gpu_for_ever_says_so(name: str, runs: ClaimedRuns) -> None:
     """Worker 0 in synchronize, worker 1 where the next batch is copied: neither waits in a sum."""
-    config = two_workers(data, framework, timeout_seconds=STALLED_TIMEOUT_SECONDS)
-    with claiming(stall="synchronize copy"):
-        assert ClaimedRuns(tmp_path, {"stalled": config}).code != 0
     for worker in range(2):
-        report = json.loads((tmp_path / "stalled" / report_name(1, worker)).read_text())
+        report = json.loads((runs.folder / name / report_name(1, worker)).read_text())
         assert (report["error"], report["during"]) == ("WaitedTooLongError", "train_epoch")
         assert f"{STALLED_TIMEOUT_SECONDS} s (training.timeout_seconds)" in report["message"]
