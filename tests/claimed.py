@@ -157,10 +157,6 @@ default_stream = Stream()
 streams = threading.local()
 
 
-def set_stream(stream: Stream) -> None:
-    streams.current = stream
-
-
 def current_stream(device: object = None) -> Stream:
     stream: Stream = getattr(streams, "current", default_stream)
     return stream
@@ -169,9 +165,9 @@ def current_stream(device: object = None) -> Stream:
 @contextmanager
 def on_stream(stream: Stream | None) -> Iterator[None]:
     before = current_stream()
-    set_stream(stream or before)
+    streams.current = stream or before
     yield
-    set_stream(before)
+    streams.current = before
 
 
 def here() -> str:
@@ -285,9 +281,6 @@ class Told(TorchFunctionMode):
             return ATTRIBUTES[asked](args[0])
         if func in METHODS:
             return METHODS[func](*args, **kwargs)
-        if func in (torch.tensor, torch.as_tensor) and "cuda" in str(kwargs.get("device")):
-            device = kwargs.pop("device")
-            return moved(func(*args, **kwargs), device)
         if func in (torch.Tensor.numpy, torch.Tensor.__array__) and claims.place(args[0]) != CPU:
             claims.note("mixed", "numpy of a device tensor")
         if func is torch.Tensor.tolist and claims.place(args[0]) != CPU:
@@ -323,7 +316,6 @@ METHODS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.cpu: lambda tensor, **_: moved(tensor, CPU),
     torch.Tensor.cuda: lambda tensor, device="cuda", **options: moved(tensor, device, **options),
     torch.Tensor.pin_memory: lambda tensor, *_: claims.put(tensor.clone(), CPU, pinned=True),
-    torch.Tensor.is_pinned: lambda tensor, *_: (claim := claims.of(tensor)) is not None and claim.pinned,
     torch.Tensor.__deepcopy__: copied,
 }
 
@@ -359,14 +351,10 @@ def stand_in(gpus: int) -> None:
         "device_count": lambda: gpus, "default_generators": [None] * gpus,
         "get_device_properties": properties,
         "is_available": is_available, "is_initialized": lambda: True, "init": lambda: None,
-        "_lazy_init": lambda: None, "set_device": set_device, "current_device": lambda: claims.device.index,
-        "synchronize": synchronize, "Event": Event, "Stream": Stream, "stream": on_stream,
-        "set_stream": set_stream, "current_stream": current_stream,
-        "default_stream": lambda device=None: default_stream,
+        "_lazy_init": lambda: None, "set_device": set_device, "synchronize": synchronize,
+        "Event": Event, "Stream": Stream, "stream": on_stream, "current_stream": current_stream,
         "get_device_name": lambda device=None: "Claimed GPU",
-        "mem_get_info": lambda device=None: (79 * 2**30, 80 * 2**30), "empty_cache": lambda: None,
-        "max_memory_allocated": lambda device=None: 2**20, "memory_allocated": lambda device=None: 2**19,
-        "max_memory_reserved": lambda device=None: 2**20, "reset_peak_memory_stats": lambda device=None: None,
+        "mem_get_info": lambda device=None: (79 * 2**30, 80 * 2**30),
         "get_rng_state": lambda device="cuda": generator[0].clone(),
         "set_rng_state": lambda state, device="cuda": generator.__setitem__(0, state.clone()),
     }  # fmt: skip

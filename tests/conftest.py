@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 from tests.cluster import virtual_cluster as virtual_cluster
@@ -14,6 +13,7 @@ from tests.trained import images as images
 from tests.trained import session_folder as session_folder
 from tests.trained import trained_run as trained_run
 from unet_scaling.group.gpus import NVIDIA_DRIVER
+from unet_scaling.run.training_state import set_float32_precision
 
 # Tests start hundreds of Python processes; each would else compile the project's modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -35,11 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with what starts many processes, so that no test process waits; skip what has no GPU here."""
-    for_gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if for_gpu and not torch.cuda.is_available():
-        for item in for_gpu:
-            item.add_marker(pytest.mark.skip(reason="torch sees no GPU here; make gpu runs it on a GPU node"))
+    """Start with what starts many processes: at the end no test process waits long for another."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
@@ -50,6 +46,12 @@ def _no_power_fails() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         yield
+
+
+@pytest.fixture
+def restored_precision() -> Iterator[None]:
+    yield
+    set_float32_precision("fp32")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -257,22 +257,19 @@ def test_memory_of_others_is_not_guessed_where_the_driver_does_not_list_this_pro
 @pytest.mark.parametrize(
     ("silent", "field"),
     [
-        (["nvmlDeviceGetTotalEnergyConsumption"], "energy_joules"),
-        (["nvmlDeviceGetUtilizationRates"], "utilization"),
-        (["nvmlDeviceGetPowerUsage"], "power_watts"),
-        (["nvmlDeviceGetEnforcedPowerLimit"], "power_limit_watts"),
-        (["nvmlDeviceGetClockInfo"], "sm_clock_mhz"),
-        (
-            ["nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetViolationStatus"],
-            "throttle_reasons",
-        ),
-        (["nvmlDeviceGetComputeRunningProcesses"], "other_memory_bytes"),
+        ("TotalEnergyConsumption", "energy_joules"),
+        ("UtilizationRates", "utilization"),
+        ("PowerUsage", "power_watts"),
+        ("EnforcedPowerLimit", "power_limit_watts"),
+        ("ClockInfo", "sm_clock_mhz"),
+        ("CurrentClocksThrottleReasons ViolationStatus", "throttle_reasons"),
+        ("ComputeRunningProcesses", "other_memory_bytes"),
     ],
 )
 def test_what_the_driver_does_not_tell_is_none_and_the_rest_stays(
-    allocator: None, silent: list[str], field: str
+    allocator: None, silent: str, field: str
 ) -> None:
-    facts = facts_from(Driver(*silent)).model_dump()
+    facts = facts_from(Driver(*(f"nvmlDeviceGet{name}" for name in silent.split()))).model_dump()
     assert facts.pop(field) is None
     assert None not in facts.values()
 

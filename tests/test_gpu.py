@@ -30,7 +30,10 @@ from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig
 from unet_scaling.study.record_lines import Phase
 from unet_scaling.training import Step, Twin, build_model, build_optimizer, load_task
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="make gpu runs it on a GPU node"),
+]
 
 NOWHERE = Path("nowhere")
 # TF32 keeps 10 bits: errors about 3e-4; of fp32 below 1e-6.
@@ -53,12 +56,6 @@ def _horovod() -> Iterator[None]:
     hvd.shutdown()
 
 
-@pytest.fixture
-def _fp32_after_it() -> Iterator[None]:
-    yield
-    set_float32_precision("fp32")
-
-
 def random_batch(config: RunConfig) -> tuple[Tensor, Tensor]:
     """Bytes of images and packed masks, as the cache gives them."""
     random = np.random.default_rng(0)
@@ -72,7 +69,7 @@ def relative_error(found: Tensor, right: Tensor) -> float:
     return float((found.double() - right).norm() / right.norm())
 
 
-@pytest.mark.usefixtures("_fp32_after_it")
+@pytest.mark.usefixtures("restored_precision")
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
 def test_float32_is_as_exact_as_the_run_asks(
     precision: str, device: torch.device, record_property: Note

@@ -15,7 +15,7 @@ import pytest
 from environment import installation
 from slurm.commands import doctor, new, run
 from tests.claimed_site.sitecustomize import claim
-from tests.studies import make_images, make_point, make_run, tiny_study
+from tests.studies import make_point, make_run, tiny_study
 from unet_scaling.group.gpus import gpus_of_torch
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework
 from unet_scaling.study.errors import UserError
@@ -76,14 +76,9 @@ class Machine:
         self.told(line.replace(f" {socket.gethostname()}", " HOST"))
 
 
-@pytest.fixture(scope="module")
-def some_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_images(tmp_path_factory.mktemp("images"), 24)
-
-
 @pytest.fixture
 def machine(
-    some_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Callable[[str], None]
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Callable[[str], None]
 ) -> Machine:
     program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
@@ -91,7 +86,7 @@ def machine(
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", f"{PROJECT / 'tests' / 'claimed_site'}:{PROJECT}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return Machine(tmp_path, some_images, monkeypatch, told)
+    return Machine(tmp_path, images, monkeypatch, told)
 
 
 TWO: Sequence[str] = [H100] * 2
