@@ -2,6 +2,7 @@
 
 import io
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -226,12 +227,9 @@ class Gpu:
             TIME.nap(launch_seconds)
             self.done = max(self.done, TIME.now) + kernel_seconds
 
-    def event(self, **_: object) -> "GpuEvent":
-        return GpuEvent(self)
-
 
 class GpuEvent:
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, **_: object) -> None:
         self.gpu = gpu
 
     def record(self, _: object) -> None:
@@ -261,7 +259,7 @@ def test_a_gpu_that_waits_for_the_host_is_told_from_one_that_waits_for_data(
     Whatever the pace of the GPU's own clock: crystals differ by some ten millionths.
     """
     gpu = Gpu(pace)
-    monkeypatch.setattr(torch.cuda, "Event", gpu.event)
+    monkeypatch.setattr(torch.cuda, "Event", partial(GpuEvent, gpu))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: None)
     clock = DeviceClock(nn.Linear(1, 1), steps=STEPS, passes=1, device=torch.device("cuda", 0))
     for _ in range(2):  # epochs

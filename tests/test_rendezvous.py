@@ -194,13 +194,11 @@ def test_workers_on_one_gpu_are_refused_before_nccl_is_asked_even_where_sharing_
     monkeypatch.setattr(worker_module, "own_facts", lambda own, *_: on_one[own.rank])
     point = make_point(Path("/images"), workers=2, shared_devices=True)
 
-    def verify(own: Group) -> str:
-        with pytest.raises(UserError, match="NCCL takes each GPU once") as refused:
+    def verify(own: Group) -> None:
+        with pytest.raises(UserError, match="NCCL takes each GPU once"):
             verify_group(own, point, {})
-        return str(refused.value)
 
-    (one, other), _ = in_threads(2, verify)
-    assert one == other
+    in_threads(2, verify)
 
 
 def test_the_first_worker_with_another_version_is_named_with_both(monkeypatch: pytest.MonkeyPatch) -> None:
