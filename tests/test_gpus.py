@@ -1,5 +1,6 @@
 """GPUs without one: torch claims them (claimed_site/sitecustomize.py), the commands decide."""
 
+import importlib
 import os
 import socket
 import subprocess
@@ -12,7 +13,6 @@ from types import ModuleType
 
 import pytest
 
-from environment import installation
 from slurm.commands import doctor, new, run
 from tests.claimed_site.sitecustomize import claim
 from tests.studies import make_point, make_run, tiny_study
@@ -22,6 +22,8 @@ from unet_scaling.study.errors import UserError
 from unet_scaling.study.study_file import read_study
 
 pytestmark = pytest.mark.slow
+# A program: mypy is to know it by one name.
+installation = importlib.import_module("environment.installation")
 H100 = "NVIDIA H100 80GB HBM3"
 MIG = "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
 TOO_OLD = "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver"
@@ -30,6 +32,7 @@ NO_FABRIC = (
     "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
     "NumCudaDevices() that might have already set an error? Error 802: system not yet initialized"
 )
+
 HELD = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
 NO_LIBRARY = "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed"
 
