@@ -281,7 +281,7 @@ CASES = (
     Case(LITTLE, ("near the 2.05 ms", "batch_per_worker"), replace(TINY, sync=0.003, wire=0.003),
     alone=TINY),
     silent(LITTLE, Steps(sync=0.03, wire=0.03)),
-    Case(PACED, ("in 14.8 % of", "9.7 % more than with native DDP", "batch_per_worker", "!storage"),
+    Case(PACED, ("are 14.8 % of", "9.7 % more than with native DDP", "batch_per_worker", "!storage"),
     HOST_PACED, native=Steps(host_paced=0.005)),
     silent(INPUT, HOST_PACED, native=Steps(host_paced=0.005)),
     # Both wait as long: no cause of a difference, and what grows is the wait for data.
