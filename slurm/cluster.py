@@ -31,7 +31,7 @@ _CURES = {
     "use the table `environment`": ("export", "export-file"),
     "submit as the user whose jobs they are": ("gid", "uid"),
     "use `gpus_per_node` and `gres`": ("gpus", "gpus-per-node", "gpus-per-socket", "gres", "tres-per-task"),
-    "use `gpus_per_node`; a worker that sees its own GPU alone has no peer-to-peer with others": (
+    "use `gpus_per_node`; a worker that sees its own GPU alone may lack peer-to-peer with others": (
         "gpus-per-task",
     ),
     "the job would not be submitted": ("help", "usage", "version"),
