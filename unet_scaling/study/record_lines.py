@@ -356,6 +356,23 @@ class Epoch(StrictModel):
         return self
 
 
+class RunningScore(StrictModel):
+    """The score with the statistics that training left in the norm layers, their mean over the workers."""
+
+    counts: list[int] = Field(description="of the task, summed over the samples; of images as those below")
+    score: Share | None = Field(description="that is judged; none where the counts give none")
+
+
+class NormStatistics(StrictModel):
+    """The statistics of norm layers, recomputed for the weights of an evaluation over training images."""
+
+    layers: NonNegativeInt = Field(description="with running statistics that training moves; 0: none")
+    images: NonNegativeInt = Field(description="of the training set, the same at any number of workers")
+    seconds: Duration = Field(description="of the slowest worker, outside the clock of training")
+    others: list[str] = Field([], description="buffers besides, which are as training left them")
+    running: RunningScore | None = Field(None, description="of the last evaluation of a run alone")
+
+
 class Evaluated(StrictModel):
     """What every evaluation over the whole test set records besides its counts."""
 
@@ -364,6 +381,9 @@ class Evaluated(StrictModel):
     images: PositiveInt = Field(description="of the test set, or its samples, each once")
     seconds: AboveZero
     weights_sha256: Digest
+    statistics: NormStatistics | None = Field(
+        None, description="none where they are those that training left, as in early records"
+    )
 
 
 @dataclass(frozen=True)
@@ -399,6 +419,10 @@ class Result(Evaluated):
     iou: Share | None = Field(description="none where neither mask nor prediction has foreground")
     dice: Share | None
     image_iou: Share | None = Field(description="mean of the per-image IoU, over the images that have one")
+    image_ious: list[Share | None] | None = Field(
+        None,
+        description="of each test image, to 4 digits; of the last evaluation of a run, none in early records",
+    )
 
     @property
     def score_name(self) -> str:
@@ -415,6 +439,11 @@ class Result(Evaluated):
         expected = self.true_positive / union if union else None
         if self.iou != expected:
             raise ValueError(f"iou is {self.iou}, but the counts give {expected}")
+        running = self.statistics.running if self.statistics else None
+        if running and running.score != (expected := PixelCounts(*running.counts).iou):
+            raise ValueError(f"the running statistics score {running.score}, their counts give {expected}")
+        if self.image_ious is not None and len(self.image_ious) != self.images:
+            raise ValueError(f"{len(self.image_ious)} image_ious of {self.images} images")
         return self
 
 
