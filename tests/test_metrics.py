@@ -7,7 +7,7 @@ import torch
 from torchmetrics.classification import BinaryF1Score, BinaryJaccardIndex
 
 from unet_scaling.study.record_lines import PixelCounts
-from unet_scaling.task.task import count_pixels, mean_image_iou
+from unet_scaling.task.task import count_pixels, image_ious, mean
 
 
 def random_case(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,5 +39,5 @@ def test_nothing_there_and_nothing_found_has_no_iou() -> None:
 
 def test_image_iou_is_the_mean_over_images_that_have_one() -> None:
     counts = torch.tensor([[1, 1, 0, 2], [0, 0, 0, 4], [1, 0, 0, 3]])
-    assert mean_image_iou(counts) == 0.75
-    assert mean_image_iou(counts[1:2]) is None
+    assert mean(image_ious(counts)) == 0.75
+    assert mean(image_ious(counts[1:2])) is None

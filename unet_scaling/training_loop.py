@@ -3,6 +3,7 @@
 import base64
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +13,14 @@ from unet_scaling.data.batches import RunData
 from unet_scaling.group.group import Group, wait_for_device
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.epoch_meter import Meter, synchronized_seconds
+from unet_scaling.norm_statistics import norm_layers, recompute
 from unet_scaling.run import training_state
 from unet_scaling.run.checkpoint import EpochSoFar, Position, SafePoints
 from unet_scaling.run.recorder import Recorder
 from unet_scaling.study import record_lines
 from unet_scaling.study.errors import EXIT_DIVERGED, UserError, optional_part
 from unet_scaling.study.progress import counted, progress
-from unet_scaling.task.task import Task
+from unet_scaling.task.task import NOT_FINITE, Task
 from unet_scaling.training import Step, Twin, learning_rate, set_learning_rate
 
 
@@ -150,19 +152,30 @@ def evaluate(
     Samples pass through the network one by one, so that neither a sample's neighbours in a batch
     nor the number of workers can change a count by rounding.
     """
-    average_buffers(model, group)
-    group.wait_for_all()
-    begin = synchronized_seconds(group.device)
-    with training_state.leaving_no_trace(model):
-        counts = _counts_of_all(task, model, data, group)
-    seconds = max(group.gather_numbers(synchronized_seconds(group.device) - begin))
-    evaluated = record_lines.Evaluated(
-        epochs=len(epochs),
-        training_seconds=sum(epoch.seconds for epoch in epochs),
-        images=len(counts),
-        seconds=seconds,
-        weights_sha256=training_state.weights_sha256(model),
-    )
+    is_last = len(epochs) == task.config.training.epochs
+    statistics = None
+    running = None
+    # Training goes on with the statistics that it left.
+    with nullcontext() if is_last else training_state.unchanged_buffers(model):
+        average_buffers(model, group)
+        if task.config.recomputes_statistics:
+            if is_last and norm_layers(model):
+                running, _ = _counts_of_all(task, model, data, group)
+            statistics = recompute(task, model, data, group)
+        counts, seconds = _counts_of_all(task, model, data, group)
+        evaluated = record_lines.Evaluated(
+            epochs=len(epochs),
+            training_seconds=sum(epoch.seconds for epoch in epochs),
+            images=len(counts),
+            seconds=seconds,
+            weights_sha256=training_state.weights_sha256(model),
+            statistics=statistics,
+        )
+    if statistics and running is not None and not (running == NOT_FINITE).any():
+        score = task.result(running, evaluated).score
+        left = record_lines.RunningScore(counts=running.sum(dim=0).tolist(), score=score)
+        both = {"statistics": statistics.model_copy(update={"running": left})}
+        evaluated = evaluated.model_copy(update=both)
     return task.result(counts, evaluated)
 
 
@@ -204,10 +217,13 @@ def average_buffers(model: nn.Module, group: Group) -> None:
             each.copy_(mean.view_as(buffer))
 
 
-def _counts_of_all(task: Task, model: nn.Module, data: RunData, group: Group) -> Tensor:
-    """Return the counts of every test sample, int64 [test samples, k], on every worker."""
+def _counts_of_all(task: Task, model: nn.Module, data: RunData, group: Group) -> tuple[Tensor, float]:
+    """Return the counts of every test sample, int64 [test samples, k], on every worker, and the seconds."""
+    group.wait_for_all()
+    begin = synchronized_seconds(group.device)
     model.eval()
-    own = {position: task.count(model, batch) for position, batch in data.test_share()}
+    with training_state.leaving_no_trace(model):
+        own = {position: task.count(model, batch) for position, batch in data.test_share()}
     length = max(map(int, group.gather_numbers(max(map(len, own.values()), default=0))))
     # The first column counts how often a sample was evaluated.
     table = torch.zeros(data.test_images, 1 + length, dtype=torch.int64, device=group.device)
@@ -217,4 +233,4 @@ def _counts_of_all(task: Task, model: nn.Module, data: RunData, group: Group) ->
     with blocking:
         table = group.sum_over_workers(table).cpu()
     assert bool((table[:, 0] == 1).all()), f"test samples were evaluated {table[:, 0].tolist()} times"
-    return table[:, 1:]
+    return table[:, 1:], max(group.gather_numbers(synchronized_seconds(group.device) - begin))

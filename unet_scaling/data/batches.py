@@ -146,8 +146,11 @@ class RunData(ABC):
 
     def test_sample(self, position: int) -> Batch:
         """Return the test sample at this position of the test split, as a batch of one."""
-        one = self.split.test[position : position + 1]
-        return self._next(map(self.source.gather, [one]), NO_CLOCK)
+        return self.plain_batch(self.split.test[position : position + 1])
+
+    def plain_batch(self, indices: Indices) -> Batch:
+        """Return these samples as one batch, without augmentation."""
+        return self._next(map(self.source.gather, [indices]), NO_CLOCK)
 
     def _next(self, gathered: Iterator[Batch], clock: Clock) -> Batch:
         packed = next(self.loaded(gathered))
@@ -419,9 +422,8 @@ class SampleData(RunData):
     transform: Transform | None = None
     digests: Mapping[int, str] = field(default_factory=dict)
 
-    def test_share(self) -> Iterator[tuple[int, Batch]]:
-        for position, batch in super().test_share():
-            yield position, self.transform(batch, None) if self.transform else batch
+    def plain_batch(self, indices: Indices) -> Batch:
+        return self.batch(indices)
 
     def batch(self, indices: Indices, epoch: int | None = None) -> Batch:
         """Return a batch of these samples on the device; training samples as they are in `epoch`."""

@@ -252,7 +252,9 @@ class Recorder:
         self._write(result)
         score = "undefined" if result.score is None else f"{result.score:.4f}"
         title = score_title(result.score_name)
-        self._print(f"after {result.epochs} epochs: {title} {score} on {result.images} test samples")
+        running = result.statistics.running if result.statistics else None
+        left = f" ({running.score or 0:.4f} with the statistics that training left)" if running else ""
+        self._print(f"after {result.epochs} epochs: {title} {score} on {result.images} test samples{left}")
 
     def end_training(self, result: Evaluation | None) -> None:
         """Write the last result; where maps come next, save what was trained, so that it is not repeated.

@@ -200,6 +200,11 @@ class RunConfig(StrictModel):
         every = self.training.evaluate_every
         return every > 0 and epoch > 0 and epoch % every == 0
 
+    @property
+    def recomputes_statistics(self) -> bool:
+        """Return whether evaluations recompute statistics of norm layers; not where nothing is trained."""
+        return self.training.epochs > 0 and self.training.statistics_images > 0
+
     def digest(self) -> str:
         """Return the SHA-256 of what differs from the defaults: equal exactly when the configuration is.
 

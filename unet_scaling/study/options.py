@@ -31,7 +31,6 @@ TRANSFORM_STREAM = 6
 UNTRAINED_STREAM = 7
 CURVE_STREAM = 8
 WORKER_STREAM = 9
-STATISTICS_STREAM = 10
 # Fewer optimizer steps say nothing of what a larger number of workers costs: they teach little on any.
 FEWEST_JUDGED_STEPS = 100
 # Squared and multiplied by a worker count, float64 still holds it.
@@ -199,10 +198,10 @@ class Training(StrictModel):
         0, description="epochs between evaluations; 0: only after the last", examples=[5]
     )
     statistics_images: CountOrZero = Field(
-        64,
+        256,
         description="training images over which the statistics of batch norm are recomputed before an "
         "evaluation; 0 keeps those that training left",
-        examples=[256],
+        examples=[1024],
     )
     timeout_seconds: int = Field(
         300, ge=1, le=MONTH_SECONDS, description="how long one worker may keep the others waiting"

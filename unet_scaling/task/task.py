@@ -46,6 +46,8 @@ NOT_FINITE = torch.iinfo(torch.int64).min
 UNREPORTED_SECONDS = 2.0
 # Of the longer side of a picture for the report; 16 colours take 4 bits.
 MOST_PICTURE_PIXELS = 160
+# Of the IoU of single images in a record.
+IOU_DIGITS = 4
 # Of the palette, before the outlines.
 GREYS = 13
 # Of the true mask alone, of the predicted one, of both; told apart by those who see no red or green.
@@ -198,12 +200,15 @@ class UNetTask(Task):
     def result(self, counts: Tensor, evaluated: Evaluated) -> Result:
         require_finite(counts, evaluated.epochs, "evaluation")
         total = PixelCounts(*counts.sum(dim=0).tolist())
+        is_last = evaluated.epochs == self.config.training.epochs
+        of_images = image_ious(counts)
         return Result(
             **evaluated.model_dump(),
             **dataclasses.asdict(total),
             iou=total.iou,
             dice=total.dice,
-            image_iou=mean_image_iou(counts),
+            image_iou=mean(of_images),
+            image_ious=[iou and round(iou, IOU_DIGITS) for iou in of_images] if is_last else None,
         )
 
 
@@ -240,10 +245,14 @@ def count_pixels(logits: Tensor, mask: Tensor) -> Tensor:
     return torch.stack([true_positive, false_positive, false_negative, true_negative])
 
 
-def mean_image_iou(counts: Tensor) -> float | None:
-    """Return the mean of the images' own IoU, over those that have one, from int64 counts [images, 4]."""
-    of_images = [PixelCounts(*row).iou for row in counts.tolist()]
-    defined = [iou for iou in of_images if iou is not None]
+def image_ious(counts: Tensor) -> list[float | None]:
+    """Return the IoU of each image, from int64 counts [images, 4]; None where neither mask has foreground."""
+    return [PixelCounts(*row).iou for row in counts.tolist()]
+
+
+def mean(ious: Iterable[float | None]) -> float | None:
+    """Return the mean of those that are defined, if any is."""
+    defined = [iou for iou in ious if iou is not None]
     # Summed exactly, so that it does not depend on the order of the images.
     return math.fsum(defined) / len(defined) if defined else None
 
