@@ -101,6 +101,7 @@ def test_they_are_the_moments_of_a_plain_loop_in_float64(tmp_path: Path) -> None
         for value, expected in zip(
             (own.running_mean, own.running_var), moments(own, passed[name]), strict=True
         ):
+            assert value is not None
             torch.testing.assert_close(value.double(), expected, rtol=1e-6, atol=1e-7)
     # 48 samples for training, of which 3 fill no batch.
     assert found.model_dump(exclude={"seconds"}) == {
