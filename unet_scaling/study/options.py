@@ -198,10 +198,10 @@ class Training(StrictModel):
         0, description="epochs between evaluations; 0: only after the last", examples=[5]
     )
     statistics_images: CountOrZero = Field(
-        256,
+        1024,
         description="training images over which the statistics of batch norm are recomputed before an "
         "evaluation; 0 keeps those that training left",
-        examples=[1024],
+        examples=[4096],
     )
     timeout_seconds: int = Field(
         300, ge=1, le=MONTH_SECONDS, description="how long one worker may keep the others waiting"
