@@ -1,18 +1,20 @@
 """Verify before anything is queued: images, environment, geometries that Slurm would refuse."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
 from slurm.cluster import Cluster, geometry
 from unet_scaling.data.folder import read_manifest
-from unet_scaling.data.order import count_test_images, require_enough_images
+from unet_scaling.data.order import count_test_images, require_enough_images, steps_of
 from unet_scaling.group.gpus import Gpus, require_compiler, require_torch
 from unet_scaling.group.rendezvous import WITHOUT_NCCL
 from unet_scaling.study.compute_profile import profile_of
 from unet_scaling.study.config import WRAPPERS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.study.texts import HIDE, called, duration
+from unet_scaling.study.options import FEWEST_JUDGED_STEPS, FEWEST_TEST_SAMPLES
+from unet_scaling.study.texts import HIDE, called, count, duration
 
 FRAMEWORK_PACKAGES: dict[Framework, str] = {
     "pytorch_native": "torch",
@@ -57,6 +59,45 @@ def require_images(configs: Sequence[RunConfig]) -> None:
         for config in group:
             manifest.require_options(config.data)
             require_enough_images(config, images - count_test_images(images, config.data.test_share))
+
+
+def unjudged_images(configs: Sequence[RunConfig]) -> list[str]:
+    """Return why IoU will not be judged, as `unjudged`; nothing of images that are not checked."""
+    lines = []
+    for (_, path), group in _configs_by_images(configs).items():
+        if path.is_file():
+            lines += unjudged(group, partial(_sizes_of_split, len(read_manifest(path).pairs)))
+    return lines
+
+
+def _sizes_of_split(images: int, config: RunConfig) -> tuple[int, int]:
+    test = count_test_images(images, config.data.test_share)
+    return images - test, test
+
+
+def unjudged(configs: Sequence[RunConfig], sizes: Callable[[RunConfig], tuple[int, int]]) -> list[str]:
+    """Return why the score of runs on the most workers will not be judged, a line each, with the cure.
+
+    `sizes` returns the numbers of training and test samples of a run.
+    """
+    learning = [config for config in configs if config.training.epochs and not config.is_emulated]
+    most = max((config.played_workers for config in learning), default=0)
+    largest = [config for config in learning if config.played_workers == most]
+    return list(dict.fromkeys(why for config in largest for why in _why_unjudged(config, *sizes(config))))
+
+
+def _why_unjudged(config: RunConfig, train: int, test: int) -> Iterator[str]:
+    score = "the score" if config.has_own_task else "IoU"
+    steps = steps_of(config, train)
+    if 0 < steps < FEWEST_JUDGED_STEPS:
+        epochs = -(-FEWEST_JUDGED_STEPS * config.training.epochs // steps)
+        found = f"{count(steps, 'step')} on {count(config.played_workers, 'worker')}"
+        needed = f"at least {FEWEST_JUDGED_STEPS} are needed: training.epochs = {epochs}"
+        yield f"{score} will not be judged: {found}, {needed}"
+    if test < FEWEST_TEST_SAMPLES:
+        cure = "use more" if config.has_own_task else "use more images, or a larger data.test_share"
+        found = f"{count(test, 'test sample')}, at least {FEWEST_TEST_SAMPLES} are needed"
+        yield f"{score} will not be judged: {found}; {cure}"
 
 
 def _configs_by_images(configs: Sequence[RunConfig]) -> dict[tuple[str, Path], list[RunConfig]]:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -163,6 +164,7 @@ def test_check_verifies_a_study_its_images_and_its_cluster(study: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "4 runs on 1, 2 workers; images unchanged" in done.stdout
     assert "4 jobs, at most 40.0 node-hours" in done.stdout
+    assert re.search(r"IoU will not be judged: \d+ steps? on 2 workers, at least 100 are ", done.stdout)
 
 
 @pytest.mark.parametrize(

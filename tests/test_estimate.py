@@ -8,7 +8,7 @@ from rich.console import Console
 from slurm.cluster import Cluster
 from slurm.commands.submit import command_line
 from slurm.estimate import KnownSeconds, ProbedSpeed, estimate_text, recorded_seconds, run_probe
-from slurm.preflight import limit_node_hours
+from slurm.preflight import limit_node_hours, unjudged, unjudged_images
 from slurm.study_folder import StudyFolder
 from tests.peer_slurm import make_submitter
 from tests.records import make_study, write_record
@@ -93,6 +93,24 @@ def test_a_dry_run_needs_no_images_and_says_what_it_could_not_verify(
     assert printed.count("not verified: ") == 1
     assert "manifest.json does not exist" in printed
     assert "4 jobs, at most 12.0 node-hours" in printed
+
+
+def test_what_will_not_be_judged_is_said_before_it_is_paid_for(
+    tmp_path: Path, study: StudyConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the most workers, with the epochs that would do; nothing of runs that only evaluate."""
+    submitter = make_submitter(tmp_path / "logs", study, cluster=CLUSTER, console=Console(width=400))
+    submitter.dry_run()
+    steps = "IoU will not be judged: 3 steps on 4 workers, at least 100 are needed: training.epochs = 100"
+    assert capsys.readouterr().out.count(steps) == 1
+    lines = unjudged_images(study.configs())
+    assert lines[0] == steps
+    assert "2 test samples, at least 5 are needed" in lines[1]
+    longer = study.model_copy(update={"training": study.training | {"epochs": 100}})
+    assert unjudged_images(longer.configs()) == lines[1:]
+    assert not unjudged(longer.configs(), lambda _: (10, 5))
+    evaluating = study.model_copy(update={"training": study.training | {"epochs": 0}})
+    assert not unjudged_images(evaluating.configs())
 
 
 @pytest.mark.slow

@@ -156,7 +156,9 @@ def test_a_dry_run_estimates_from_complete_runs_of_the_same_points(
     wider = submit(study, logs, "--dry-run", "--set", "workers=[1]", "--set", "frameworks=['horovod']")
     assert "1 run, 0 would start" in wider.stdout
     assert contents(logs) == before
-    assert "--probe estimates" in submit(study, tmp_path, "--dry-run").stdout
+    first = submit(study, tmp_path, "--dry-run").stdout
+    assert "--probe estimates" in first
+    assert "IoU will not be judged: " in first
 
 
 @pytest.mark.parametrize(

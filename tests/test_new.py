@@ -10,6 +10,7 @@ from slurm.cluster import read_cluster
 from slurm.commands import new
 from slurm.commands.new import FEWEST_STEPS_PER_EPOCH, read_gpus, suggested_batch
 from slurm.local import require_ready
+from slurm.preflight import unjudged_images
 from slurm.study_folder import open_study_folder
 from tests.data_folders import blob, make_folder, noise, save
 from tests.studies import make_images
@@ -66,6 +67,8 @@ def test_a_folder_of_images_gives_a_study_that_runs_as_it_is(
     assert study.workers == [1, 2]
     assert (config.data.image_height, config.data.image_width) == (64, 48)
     assert config.training.batch_per_worker == 2  # 32 training images, 2 workers, 8 steps
+    assert (config.training.epochs, config.training.evaluate_every) == (13, 1)
+    assert not unjudged_images(study.configs())
     assert not (folder / "first.cluster.toml").exists()
 
 
@@ -106,6 +109,16 @@ def test_masks_of_several_classes_name_them_as_foreground(
     save(data / "masks" / "q.png", blob(value=7))
     call(monkeypatch, "classes", "--data", str(data), "--workers", "1")
     assert read_study(folder / "classes.toml").data["foreground"] == "7,255"
+
+
+def test_a_study_that_cannot_judge_says_so_as_it_is_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call(monkeypatch, "few", "--data", str(make_images(folder / "data", 20)), "--workers", "1")
+    assert "IoU will not be judged: 4 test samples, at least 5 are needed" in capsys.readouterr().out
+    (folder / "my_task.py").touch()
+    call(monkeypatch, "own", "--task", "my_task.py", "--workers", "1,2")
+    assert "# a speed study; check says how many epochs" in (folder / "own.toml").read_text()
 
 
 @pytest.mark.parametrize("workers", [1, 2, 14, 64])

@@ -16,7 +16,9 @@ from analysis.budget import budget_table, network_table
 from analysis.diagnosis import diagnose
 from analysis.load import load_study
 from slurm.commands import new
+from slurm.commands.check import verify_in_processes
 from slurm.estimate import ProbedSpeed
+from slurm.preflight import unjudged
 from slurm.study_folder import StudyFolder
 from tests.records import Steps, write_budget_run, write_run
 from tests.tampering import as_own_task
@@ -118,6 +120,13 @@ def test_a_mistake_that_the_study_says_is_none_passes(
     config = points_config(tmp_path, MISTAKES[name].source)
     task = config.task.model_copy(update=switches)
     task_facts_of(config.model_copy(update={"task": task}), "")
+
+
+def test_check_counts_the_samples_of_a_task(tmp_path: Path) -> None:
+    config = points_config(tmp_path)
+    assert verify_in_processes(config) == (48, 13)
+    (line,) = unjudged([config], lambda _: (48, 13))
+    assert line.startswith("the score will not be judged: ")
 
 
 def test_check_refuses_a_mistake_before_any_launch(tmp_path: Path) -> None:

@@ -14,7 +14,15 @@ from pathlib import Path
 from slurm.cluster import prologue_path, read_cluster
 from slurm.commands.options import add_study
 from slurm.estimate import gains_without_exchange
-from slurm.preflight import check_inputs, limit_text, require_devices, require_images, require_throughput
+from slurm.preflight import (
+    check_inputs,
+    limit_text,
+    require_devices,
+    require_images,
+    require_throughput,
+    unjudged,
+    unjudged_images,
+)
 from slurm.study_folder import logs_folder, open_study_folder
 from unet_scaling.group.gpus import visible_gpus
 from unet_scaling.group.identity import LAUNCHERS
@@ -71,11 +79,15 @@ def check_study(arguments: argparse.Namespace) -> bool:
     if study.task.file:
         # With each of its sets of options, as its workers would.
         by_batch = sorted(configs, key=lambda config: config.training.batch_per_worker)
-        distinct = {json.dumps(config.task.model_dump(), sort_keys=True): config for config in by_batch}
-        for config in distinct.values():
-            verify_in_processes(config)
+        distinct = {_task_key(config): config for config in by_batch}
+        sizes = {key: verify_in_processes(config) for key, config in distinct.items()}
+        warnings = unjudged(configs, lambda config: sizes[_task_key(config)])
         inputs = f"task with {count(len(distinct), 'set')} of options verified"
+    else:
+        warnings = unjudged_images(configs)
     print(f"{arguments.study}: {count(len(configs), 'run')} on {workers} workers; {inputs}", flush=True)
+    for warning in warnings:
+        print(warning, flush=True)
     if not all(config.strategy.averages_gradients for config in configs):
         runs = open_study_folder(logs_folder() / study.name, study)
         for line in gains_without_exchange(map(runs.recorded, configs)):
@@ -91,8 +103,15 @@ def check_study(arguments: argparse.Namespace) -> bool:
     return cluster is not None and bool(cluster.gres) and "horovod" in study.frameworks
 
 
-def verify_in_processes(config: RunConfig) -> None:
-    """Raise UserError where the task breaks its contract, or is another one in another worker."""
+def _task_key(config: RunConfig) -> str:
+    return json.dumps(config.task.model_dump(), sort_keys=True)
+
+
+def verify_in_processes(config: RunConfig) -> tuple[int, int]:
+    """Return how many training and test samples the task has.
+
+    Raises UserError where it breaks its contract, or is another one in another worker.
+    """
     facts = ""
     for rank in range(TRIED_WORKERS):
         # By these any launcher would tell a process its rank.
@@ -108,3 +127,5 @@ def verify_in_processes(config: RunConfig) -> None:
             # Libraries may warn before.
             raise UserError(f"\n{done.stderr.strip()}".rpartition("\nerror: ")[2], done.returncode)
         facts = done.stdout.splitlines()[-1]
+    found = json.loads(facts)
+    return found["train_samples"], found["test_samples"]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from slurm.cluster import limit_seconds, read_cluster
 from slurm.estimate import KnownSeconds, estimate_text, run_probe
 from slurm.local import cores_per_worker
-from slurm.preflight import has_package
+from slurm.preflight import has_package, unjudged_images
 from slurm.reference import FileKind, file_kinds
 from slurm.scheduler import Slurm, UnreachableError
 from unet_scaling.data.checking import check_folder, sample_folder
@@ -24,7 +24,7 @@ from unet_scaling.group.gpus import Gpus, visible_gpus
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.config import FRAMEWORKS, PLAIN_NAME, PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.options import Criteria, Data, Model, Training
+from unet_scaling.study.options import FEWEST_JUDGED_STEPS, Criteria, Data, Model, Training
 from unet_scaling.study.study_file import read_study
 from unet_scaling.study.texts import called, count
 from unet_scaling.study.validation import as_toml, counts, setting
@@ -49,7 +49,7 @@ NOT_RESPONDING = "*"
 GPUS = re.compile(r"(?:^|,)gpu(:(?!no_consume)[^:,(]*[A-Za-z][^:,(]*)?(?::no_consume)?(?::(\d+))?")
 # Task plugins of Slurm that bind the processes of a step to its cores.
 BINDING_PLUGINS = re.compile(r"^TaskPlugin\s*=.*(affinity|cgroup)", re.MULTILINE)
-# Enough for a first look at speed: one warms up, and three are timed.
+# Enough to time steps: one warms up, and three are timed.
 USUAL_EPOCHS = 4
 # Of steps; with starting torch about 10 s of waiting.
 QUICK_PROBE_SECONDS = 5
@@ -116,6 +116,8 @@ def main() -> None:
     study_kind, cluster_kind = file_kinds()
     _write_new(study_path, study_kind, study_choices(arguments, workers, max(arguments.workers or [largest])))
     study = read_study(study_path)
+    for line in unjudged_images(study.configs()):
+        print(line)
     if not where:
         print(f"{study_path} is written: read its reasons, and change what you know better")
         if not (arguments.task or arguments.no_probe):
@@ -187,6 +189,8 @@ def study_choices(arguments: argparse.Namespace, workers: Choice, most_workers: 
     batch = LARGEST_BATCH
     data: list[Choice] = []
     criteria = Criteria()
+    epochs = USUAL_EPOCHS
+    learned = "a speed study; check says how many epochs are needed to judge the score"
     if arguments.task:
         own = [Choice("task.file", os.path.relpath(arguments.task, arguments.into), "relative to this file")]
         if arguments.option:
@@ -194,27 +198,34 @@ def study_choices(arguments: argparse.Namespace, workers: Choice, most_workers: 
         lost = "a larger drop of the score is a loss"
         own.append(Choice("criteria.score_margin", criteria.iou_margin, lost))
     else:
-        data, batch = image_choices(arguments, most_workers)
+        data, batch, steps = image_choices(arguments, most_workers)
+        epochs = max(USUAL_EPOCHS, -(-FEWEST_JUDGED_STEPS // steps))
+        found = f"{count(epochs * steps, 'step')} on {count(most_workers, 'worker')}"
+        alone = f"for speed alone {USUAL_EPOCHS} epochs do"
+        learned = f"{found}: to judge IoU at least {FEWEST_JUDGED_STEPS} are needed; {alone}"
         floor = "below it, no more workers are advised"
         own = [
             Choice("criteria.iou_margin", criteria.iou_margin, "a larger drop of IoU counts as a loss"),
             Choice("criteria.efficiency_floor", criteria.efficiency_floor, floor),
         ]
     few = "independent launches of each point: at least 3 for an interval, 5 recommended"
-    timed = "enough to time steps (the first warms up); to judge the score, as many as the model needs"
+    watched = "shows the score over the epochs, outside the clock; costs a pass over the test set each time"
     return [
         Choice("frameworks", list(FRAMEWORKS), "each with every worker count"),
         workers,
         Choice("repeats", StudyConfig.model_fields["repeats"].default, few),
         *data,
         Choice("training.batch_per_worker", batch, "samples of one worker in one step"),
-        Choice("training.epochs", USUAL_EPOCHS, timed),
+        Choice("training.epochs", epochs, learned),
+        Choice("training.evaluate_every", 1, watched),
         *own,
     ]
 
 
-def image_choices(arguments: argparse.Namespace, most_workers: int) -> tuple[list[Choice], int]:
-    """Return the keys of the data and the batch per worker; read the manifest, or check every image.
+def image_choices(arguments: argparse.Namespace, most_workers: int) -> tuple[list[Choice], int, int]:
+    """Return the keys of the data, the batch per worker and the steps of an epoch on the most workers.
+
+    The manifest is read, or every image checked.
 
     Where the folder has no manifest one is written beside the study: the folder may be that of others.
     Raises UserError (65) with all that is wrong with the images.
@@ -259,7 +270,7 @@ def image_choices(arguments: argparse.Namespace, most_workers: int) -> tuple[lis
     if passes > 1:
         why = f"one pass gives {most_workers} workers fewer than {FEWEST_STEPS_PER_EPOCH} steps"
         choices.append(Choice("data.passes_per_epoch", passes, why))
-    return choices, batch
+    return choices, batch, passes * train // (most_workers * batch)
 
 
 def _plain_path(folder: Path) -> str:

@@ -33,6 +33,8 @@ CURVE_STREAM = 8
 WORKER_STREAM = 9
 # Fewer optimizer steps say nothing of what a larger number of workers costs: they teach little on any.
 FEWEST_JUDGED_STEPS = 100
+# Of fewer test samples one alone moves the score by more than 0.2 of its range.
+FEWEST_TEST_SAMPLES = 5
 # Squared and multiplied by a worker count, float64 still holds it.
 LOWEST_RATE = 1e-30
 HIGHEST_RATE = 1e30

@@ -169,6 +169,8 @@ class TaskFacts(BaseModel):
     """What one worker found; all workers must have found the same."""
 
     weights_sha256: str
+    train_samples: int
+    test_samples: int
     samples: dict[int, str]
     loss: float
     gradient_norm: float
@@ -194,8 +196,15 @@ def task_facts(task: TaskFunctions, model: nn.Module, data: SampleData) -> TaskF
     finally:
         model.zero_grad()
         model.train(was_training)
-    found = {"loss": loss, "gradient_norm": norm, "without_gradient": without}
-    return TaskFacts(weights_sha256=training_state.weights_sha256(model), samples=dict(data.digests), **found)
+    return TaskFacts(
+        weights_sha256=training_state.weights_sha256(model),
+        train_samples=data.train_images,
+        test_samples=data.test_images,
+        samples=dict(data.digests),
+        loss=loss,
+        gradient_norm=norm,
+        without_gradient=without,
+    )
 
 
 def require_alike(task: TaskFunctions, workers: Sequence[TaskFacts]) -> None:
