@@ -10,13 +10,14 @@ from typing import Any
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from analysis.__main__ import main
 from analysis.assemble import make_report
 from analysis.figures.catalogue import FIGURES
-from analysis.figures.frame import PANEL_WIDTH_PX
+from analysis.figures.frame import PANEL_WIDTH_PX, Inputs
 from analysis.figures.style import text_width
 from analysis.figures.svg import SVG
 from analysis.load import load_study
@@ -122,6 +123,27 @@ def test_every_kind_of_figure_is_drawn_and_hostile_names_stay_text(hostile: Path
             if path.suffix in (".html", ".svg"):
                 assert "<script" not in text, path.name
                 assert "<img src=x" not in text, path.name
+
+
+def test_curves_show_how_loss_score_and_rate_went_on(tmp_path: Path) -> None:
+    """They end where the tables do; a score that is known once has no curve, nor what nobody counted."""
+    study = load_study(write_honest(tmp_path, Honest(repeats=3)))
+    charts = FIGURES["training"].known(Inputs(make_report(study)))
+    over = [["Loss", "images seen"], ["IoU", "images seen"], ["IoU", "seconds of training"]]
+    over += [["Learning rate", "images seen"], ["Loss", "optimizer steps"], ["IoU", "optimizer steps"]]
+    assert [chart.title.split(" over ") for chart in charts] == over
+    largest = study.runs.query("framework == 'horovod' and workers == 4")
+    rows = charts[0].rows.query("framework == 'horovod' and workers == 4 and epochs == 10")
+    (last,) = rows.to_dict("records")
+    assert last["images"] == study.epochs.groupby("run")["images"].sum()[largest["run"]].median()
+    assert last["iou"] == largest["iou"].median()
+    assert (last["iou_low"], last["iou_high"]) == (largest["iou"].min(), largest["iou"].max())
+    assert f"Horovod, 4 workers {last['loss']:.3g}." in charts[0].alternative()
+    once = replace(study, evaluations=study.evaluations.drop_duplicates("run", keep="last"))
+    unknown = replace(once, epochs=once.epochs.assign(images=np.nan))
+    for changed, left in ((once, [over[0], over[3], over[4]]), (unknown, [over[4]])):
+        charts = FIGURES["training"].known(Inputs(make_report(changed)))
+        assert [chart.title.split(" over ") for chart in charts] == left
 
 
 def test_maps_and_played_runs_have_figures_of_their_own_and_none_of_an_earlier_report(tmp_path: Path) -> None:

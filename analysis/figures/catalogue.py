@@ -10,17 +10,22 @@ import pandas as pd
 from analysis import text
 from analysis.contrast import HOROVOD_FASTER, NATIVE_FASTER
 from analysis.figures.frame import MOST_OPTIONS, Chart, Inputs, drawn_series
-from analysis.figures.kinds import Forest, Line, ShareCurve, Stack
+from analysis.figures.kinds import Forest, Line, ShareCurve, Stack, TrainingCurve
+from analysis.figures.style import LINE_STYLES
 from analysis.played import kept_farthest_first, kept_ious
 from analysis.stats import FEWEST_REPEATS, coverage
 from analysis.strategies import CLAIMS, changed_options
-from analysis.study import COMPARED, ENDS, NAMES, Score, bounded
+from analysis.study import COMPARED, ENDS, NAMES, POINT, Score, Study, bounded
 from unet_scaling.study.texts import score_title
 
 # More rows are nobody's first look; all are in comparison.csv, or compare.csv.
 MOST_FOREST_ROWS = 30
 # Share of the workers' time to which an axis goes at least: less would make noise look like a finding.
 LEAST_BUDGET_SHARE = 0.02
+# Each has a row of panels, and a point of a curve is drawn for every so many epochs at most.
+MOST_CURVE_OPTIONS = 2
+MOST_CURVE_EPOCHS = 40
+CURVE_AXES = {"seconds": "seconds of training", "steps": "optimizer steps"}
 BUDGET_PARTS = {
     "data_wait": "data wait", "compute": "compute", "wire": "communication", "imbalance": "imbalance",
     "optimizer": "optimizer", "rest": "rest",
@@ -180,6 +185,66 @@ def _budget(inputs: Inputs) -> list[Chart]:
     return [chart]
 
 
+def _training(inputs: Inputs) -> list[Chart]:
+    """Return loss, score and learning rate as trainings go on; the score where it is known more than once."""
+    study = inputs.study
+    if study.kind.unlearned or study.epochs.empty:
+        return []
+    rows = training_curves(study)
+    series, axes = drawn_series(rows, study.names), {**CURVE_AXES, "images": f"{study.score.samples} seen"}
+    more = study.runs["options"].nunique() - MOST_CURVE_OPTIONS
+    says = (
+        "Medians over the runs; bands: from the lowest run to the highest. Where frameworks agree, the thin "
+        f"line lies on the wide one. {ZERO_SENTENCE}",
+        f"At most {len(LINE_STYLES)} worker counts are drawn.",
+        f"Not drawn: {text.count(more, 'more set')} of options." * (more > 0),
+    )
+
+    def curve(y: str, name: str, x: str) -> TrainingCurve:
+        return TrainingCurve(
+            title=f"{name} over {axes[x]}", rows=rows, series=series, x=x, y=y, axis=axes[x], log=y == "loss",
+            says=" ".join(filter(None, says)), tells="at the end",
+        )  # fmt: skip
+
+    score = study.score.heading
+    charts = [
+        curve("loss", "Loss", "images"),
+        curve("iou", score, "images"),
+        curve("iou", score, "seconds"),
+        curve("learning_rate", "Learning rate", "images"),
+        curve("loss", "Loss", "steps"),
+        curve("iou", score, "steps"),
+    ]
+    return [chart for chart in charts if rows[[chart.x, chart.y]].notna().all(axis=1).any()]
+
+
+def training_curves(study: Study) -> pd.DataFrame:
+    """Return a row per epoch of each series that is drawn, whose `knobs` are its workers as text.
+
+    images, steps and seconds are those so far; with learning_rate, loss and iou they are medians over the
+    runs, and the ends of loss and iou the lowest and the highest run.
+    """
+    so_far = study.epochs[["images", "steps", "seconds"]].groupby(study.epochs["run"]).cumsum()
+    epochs = study.epochs.assign(**so_far, epochs=study.epochs["epoch"] + 1)
+    scored = study.evaluations[["run", "epochs", "iou"]]
+    scored = scored[scored.groupby("run")["iou"].transform("count") > 1]
+    table = epochs.merge(scored, on=["run", "epochs"], how="left").merge(
+        study.runs[["run", *POINT]], on="run"
+    )
+    counts = np.unique(study.runs["workers"])
+    shown = np.linspace(0, len(counts) - 1, min(len(LINE_STYLES), len(counts))).round().astype(int)
+    every = -(-int(table["epochs"].max()) // MOST_CURVE_EPOCHS)
+    keep = table["options"].isin(table["options"].unique()[:MOST_CURVE_OPTIONS])
+    keep &= table["workers"].isin(counts[shown])
+    keep &= (table["epochs"] % every == 0) | table["iou"].notna()
+    keep &= table["knobs"] == table.groupby(["options", "framework"])["knobs"].transform("first")
+    groups = table[keep].groupby(["options", "framework", "workers", "epochs"], sort=False)
+    medians = groups[["images", "steps", "seconds", "learning_rate", "loss", "iou"]].median()
+    ends = groups[["loss", "iou"]]
+    found = medians.join(ends.min().add_suffix("_low")).join(ends.max().add_suffix("_high")).reset_index()
+    return found.assign(knobs=[text.count(workers, "worker") for workers in found["workers"]])
+
+
 def _quality(inputs: Inputs) -> list[Chart]:
     """Return the score over the workers of each set of options with played runs, the best ones first."""
     played, study, margin = inputs.report.played.points, inputs.study, inputs.study.criteria.iou_margin
@@ -252,6 +317,7 @@ FIGURES = {
     "ratio": Figure("against", _ratio),
     "strategies": Figure("strategies", _strategies),
     "budget": Figure("budget", _budget, bars=True),
+    "training": Figure("iou", _training, says_undrawn=False),
     "quality": Figure("played", _quality, says_undrawn=False),
     "saliency_curves": Figure("saliency", _saliency_curves, says_undrawn=False),
 }

@@ -30,6 +30,8 @@ MOST_STACKS = 8
 BAR_WIDTH = 0.62
 # From this height on a part has room for its number.
 NUMBERED_PX = 15
+# Of one curve.
+MOST_MARKS = 8
 # A row of a forest; a name that is longer is cut, and whole beside the pointer.
 ROW_PX = 22
 MOST_NAME_PX = 230
@@ -215,25 +217,59 @@ class Stack(frame.Chart):
 
 @dataclass(frozen=True, kw_only=True)
 class ShareCurve(frame.Chart):
-    """A quantity against the column pixel_share, with bands."""
+    """A quantity against `x`, a column of shares, with bands."""
+
+    x: str = "pixel_share"
+    axis: str = "share of the pixels"
 
     def draw(self, axes: Axes, series: Sequence[frame.DrawnSeries]) -> None:
         """Draw a line for each series."""
-        rows = self.rows[self.rows["options"] == series[0].options]
-        axes.set_xlabel("share of the pixels")
-        frame.value_axis(axes, "x", np.array([0.0, 1.0]), percent=True)
-        axes.set_xlim(0, 1)
-        frame.value_axis(axes, "y", self.ends(rows), least_top=1.0)
+        rows = self.rows[self.rows["options"] == series[0].options].dropna(subset=[self.x, self.y])
+        axes.set_xlabel(self.axis)
+        self.set_axes(axes, rows)
         for each in series:
             own = each.rows(rows)
             band: dict[str, Any] = {"color": each.style.colour, "alpha": 0.15, "linewidth": 0}
-            axes.fill_between(own["pixel_share"], own[f"{self.y}_low"], own[f"{self.y}_high"], **band)
-            (line,) = axes.plot(own["pixel_share"], own[self.y], **each.look())
+            if f"{self.y}_low" in own:
+                axes.fill_between(own[self.x], own[f"{self.y}_low"], own[f"{self.y}_high"], **band)
+            (line,) = axes.plot(own[self.x], own[self.y], **self.look(each, len(own)))
             frame.title_marks(line, [each.name])
+
+    def look(self, series: frame.DrawnSeries, points: int) -> dict[str, Any]:  # noqa: ARG002
+        """Return the properties of a line of so many points."""
+        return series.look()
+
+    def set_axes(self, axes: Axes, rows: pd.DataFrame) -> None:
+        """Set up the axes for all rows of a panel."""
+        frame.value_axis(axes, "x", np.array([0.0, 1.0]), percent=True)
+        axes.set_xlim(0, 1)
+        frame.value_axis(axes, "y", self.ends(rows), least_top=1.0)
 
     def fact(self, row: Row) -> str:
         """Return the value alone."""
         return self.number(row[self.y])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingCurve(ShareCurve):
+    """A quantity against what a training took so far; `log`: logarithmic where all of it is positive."""
+
+    log: bool = False
+
+    def look(self, series: frame.DrawnSeries, points: int) -> dict[str, Any]:
+        """Return a wide line of the first framework, so that it is seen below an equal one; few marks."""
+        frameworks = list(dict.fromkeys(each.framework for each in self.series))
+        place = frameworks.index(series.framework)
+        marks = (place % max(1, points), max(len(frameworks), points // MOST_MARKS))
+        return series.look(linewidth=1.6 if place or len(frameworks) == 1 else 4, markevery=marks)
+
+    def set_axes(self, axes: Axes, rows: pd.DataFrame) -> None:
+        """Set up the axes; that of x is logarithmic where the series end far apart."""
+        x, values = rows[self.x].to_numpy(dtype=np.float64), self.ends(rows)
+        ends = rows.groupby(["framework", "workers"])[self.x].max()
+        is_wide = bool(ends.max() >= frame.WIDE_RATIO * ends.min() > 0)
+        frame.value_axis(axes, "x", x, log=is_wide)
+        frame.value_axis(axes, "y", values, log=self.log and bool(np.nanmin(values, initial=np.inf) > 0))
 
 
 @dataclass(frozen=True, kw_only=True)
