@@ -34,6 +34,7 @@ from analysis.contrast import (
     withhold_claims,
     yes,
 )
+from analysis.direction import direction_note, score_direction
 from analysis.facts import (
     BATCHES,
     COMPUTING,
@@ -72,7 +73,6 @@ from analysis.study import COMPARED, NAN, NOT_RECORDED, POINT, Study
 from analysis.text import Row, clean, count, first_of, lines, repeats_text
 from unet_scaling.study.disturbance import SHORTEST_JUDGED_SECONDS
 from unet_scaling.study.record_lines import Header
-from unet_scaling.study.texts import WORDS_OF_LOSSES
 
 # Of the masks alone: equal whatever a network predicts.
 FOREGROUND_COUNTS = ["true_positive", "false_negative"]
@@ -180,11 +180,9 @@ def _of_training(subject: Checked) -> Iterator[Check]:
             "every number of workers trains another loss, whatever the framework"
         )
         yield replace(no(fact), check="same loss at every worker count")
-    score = subject.study.score.name
-    # Tasks of today record 1 less such a score.
-    if not score.startswith("one_minus_") and WORDS_OF_LOSSES.search(score):
-        fact = f"it is called {score}, as what is better when lower; here more counts as better"
-        yield replace(not_known(fact), check="score better when higher")
+    if note := direction_note(subject.study):
+        mark = no if score_direction(subject.study) == "lower" else not_known
+        yield replace(mark(note), check="score better when higher")
     losses = [epochs["loss"][~np.isnan(epochs["loss"])] for epochs in subject.epochs.values()]
     rising = sum(bool(len(known) and known[-1] > known[0]) for known in losses)
     if rising > len(losses) / 2:

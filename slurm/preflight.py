@@ -6,14 +6,14 @@ from importlib import metadata
 from pathlib import Path
 
 from slurm.cluster import Cluster, geometry
-from unet_scaling.data.folder import read_manifest
-from unet_scaling.data.order import count_test_images, require_enough_images, steps_of
+from unet_scaling.data.folder import PairEntry, read_manifest
+from unet_scaling.data.order import count_test_images, require_enough_images, split, steps_of
 from unet_scaling.group.gpus import Gpus, require_compiler, require_torch
 from unet_scaling.group.rendezvous import WITHOUT_NCCL
 from unet_scaling.study.compute_profile import profile_of
 from unet_scaling.study.config import WRAPPERS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.study.options import FEWEST_JUDGED_STEPS, FEWEST_TEST_SAMPLES
+from unet_scaling.study.options import FEWEST_JUDGED_STEPS, FEWEST_TEST_SAMPLES, Data
 from unet_scaling.study.texts import HIDE, called, count, duration
 
 FRAMEWORK_PACKAGES: dict[Framework, str] = {
@@ -22,6 +22,7 @@ FRAMEWORK_PACKAGES: dict[Framework, str] = {
     "lightning": "lightning",
     "accelerate": "accelerate",
 }
+MOST_COPIES_SHOWN = 3
 SALIENCY_PACKAGE = "xaitk-saliency"
 
 
@@ -61,13 +62,27 @@ def require_images(configs: Sequence[RunConfig]) -> None:
             require_enough_images(config, images - count_test_images(images, config.data.test_share))
 
 
-def unjudged_images(configs: Sequence[RunConfig]) -> list[str]:
-    """Return why IoU will not be judged, as `unjudged`; nothing of images that are not checked."""
+def iou_warnings(configs: Sequence[RunConfig]) -> list[str]:
+    """Return why IoU will not be judged, or is too high; nothing of images that are not checked."""
     lines = []
     for (_, path), group in _configs_by_images(configs).items():
         if path.is_file():
-            lines += unjudged(group, partial(_sizes_of_split, len(read_manifest(path).pairs)))
+            pairs = read_manifest(path).pairs
+            lines += unjudged(group, partial(_sizes_of_split, len(pairs)))
+            lines += _copies(pairs, group[0].data)
     return lines
+
+
+def _copies(pairs: Sequence[PairEntry], data: Data) -> list[str]:
+    """Return a line on test images of which the training set has a copy; none without."""
+    parts = split(len(pairs), data.test_share, data.split_seed)
+    trained = {pairs[index].image.sha256: pairs[index].image.name for index in parts.train}
+    tested = [pairs[index].image for index in parts.test]
+    same = [f"{image.name} = {trained[image.sha256]}" for image in tested if image.sha256 in trained]
+    if not same:
+        return []
+    shown = f"{', '.join(same[:MOST_COPIES_SHOWN])}{', ...' if len(same) > MOST_COPIES_SHOWN else ''}"
+    return [f"{len(same)} of {count(len(tested), 'test image')} are trained on, too: {shown}; remove copies"]
 
 
 def _sizes_of_split(images: int, config: RunConfig) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from slurm.after_run import is_to_be_repeated, may_be_tried_again, set_disturbed
 from slurm.cluster import Cluster, geometry, prologue_path
 from slurm.estimate import KnownSeconds, estimate_text
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
-from slurm.preflight import check_inputs, limit_node_hours, limit_text, unjudged_images
+from slurm.preflight import check_inputs, iou_warnings, limit_node_hours, limit_text
 from slurm.render import SCRIPT_NAME, allocation_script, job_script, write_script
 from slurm.scheduler import LimitError, RejectedError, Slurm, UnreachableError
 from slurm.study_folder import Cancellation, StudyFolder, in_launch_order, locked, open_study_folder
@@ -159,7 +159,7 @@ class Submitter:
             self._print("before a study's first job, one of half a minute tries the launch (doctor = true)")
         try:
             check_inputs(configs)
-            for line in unjudged_images(configs):
+            for line in iou_warnings(configs):
                 self._print(line)
         except UserError as error:  # a submission would refuse it
             self._print(f"not verified: {error}")

@@ -10,6 +10,7 @@ HIDDEN = "        self.hidden = nn.Linear(8, width)\n"
 FORWARD = "self.head(functional.relu(self.hidden(places) + self.spare(places)))"
 SAMPLE = "        return place, (place.sum() > 0).long()\n"
 COUNTS = "    return torch.stack([right.sum(), torch.tensor(len(right))])\n"
+SETS = "    return Points(0, 48), Points(1000, 13)\n"
 SCORE = '    return {"accuracy": counts[0] / counts[1]}\n'
 BUILT = '    return Network(options["width"])\n'
 DEFINITIONS = {
@@ -123,11 +124,22 @@ MISTAKES = {
         "datasets",
         "loss or count",
         {
-            "        place = torch": "        return ALL[index]\n\n"
+            "        place = torch": "        return ALL[self.first % 952 + index]\n\n"
             "    def one(self, index):\n        place = torch",
             MEAN: "ALL[0][0].add_(model.training)\n    " + MEAN,
-            "class Network": "ALL = [Points(0, 48).one(index) for index in range(48)]\n\n\nclass Network",
+            "class Network": "ALL = [Points(0, 48).one(index) for index in range(61)]\n\n\nclass Network",
         },
+        65,
+    ),
+    # Test samples that are training samples.
+    "one set": Mistake(
+        "datasets", "gives one data set as both", {SETS: "    return [Points(0, 48)] * 2\n"}, 65
+    ),
+    "equal sets": Mistake("datasets", "13 of 13 test samples", {"Points(1000, 13)": "Points(20, 13)"}, 65),
+    "half": Mistake(
+        "datasets",
+        "test sample 5 is training sample 0",
+        {SETS: "    return Points(5, 900), Points(0, 10)\n"},
         65,
     ),
     # Counts and scores.
@@ -238,5 +250,7 @@ RIGHT = {
     "batch norm": forward(f"self.norm({FORWARD})", norm="nn.BatchNorm1d(2)"),
     "checkpoint": checkpoint(False),
     "ruled out": forward(f"torch.cat([{FORWARD}, torch.full((len(places), 1), -torch.inf)], dim=1)"),
+    "one copy": {"Points(1000, 13)": "Points(47, 13)"},
+    "few values": {"manual_seed(self.first + index)": "manual_seed((self.first + index) % 20)"},
     "lower is better": {SCORE: SCORE.replace("accuracy", "error_rate") + "\n\nHIGHER_IS_BETTER = False\n"},
 }

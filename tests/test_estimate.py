@@ -8,11 +8,13 @@ from rich.console import Console
 from slurm.cluster import Cluster
 from slurm.commands.submit import command_line
 from slurm.estimate import KnownSeconds, ProbedSpeed, estimate_text, recorded_seconds, run_probe
-from slurm.preflight import limit_node_hours, unjudged, unjudged_images
+from slurm.preflight import iou_warnings, limit_node_hours, unjudged
 from slurm.study_folder import StudyFolder
 from tests.peer_slurm import make_submitter
 from tests.records import make_study, write_record
 from tests.studies import make_images, make_run
+from unet_scaling.data.checking import check_folder
+from unet_scaling.data.folder import write_manifest
 from unet_scaling.study.config import StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import read_record
@@ -103,14 +105,28 @@ def test_what_will_not_be_judged_is_said_before_it_is_paid_for(
     submitter.dry_run()
     steps = "IoU will not be judged: 3 steps on 4 workers, at least 100 are needed: training.epochs = 100"
     assert capsys.readouterr().out.count(steps) == 1
-    lines = unjudged_images(study.configs())
+    lines = iou_warnings(study.configs())
     assert lines[0] == steps
     assert "2 test samples, at least 5 are needed" in lines[1]
     longer = study.model_copy(update={"training": study.training | {"epochs": 100}})
-    assert unjudged_images(longer.configs()) == lines[1:]
+    assert iou_warnings(longer.configs()) == lines[1:]
     assert not unjudged(longer.configs(), lambda _: (10, 5))
     evaluating = study.model_copy(update={"training": study.training | {"epochs": 0}})
-    assert not unjudged_images(evaluating.configs())
+    assert not iou_warnings(evaluating.configs())
+
+
+def test_copies_of_training_images_among_the_test_images_are_named(
+    tmp_path: Path, study: StudyConfig
+) -> None:
+    folder = tmp_path / "data"
+    for kind in ("images", "masks"):
+        files = sorted((folder / kind).iterdir())
+        for file in files[1:]:
+            file.write_bytes(files[0].read_bytes())
+    manifest = check_folder(folder, "255")
+    write_manifest(manifest, folder / "manifest.json")
+    (line,) = [line for line in iou_warnings(study.configs()) if "trained on" in line]
+    assert line.startswith("2 of 2 test images are trained on, too: ")
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from slurm.cluster import read_cluster
 from slurm.commands import new
 from slurm.commands.new import FEWEST_STEPS_PER_EPOCH, read_gpus, suggested_batch
 from slurm.local import require_ready
-from slurm.preflight import unjudged_images
+from slurm.preflight import iou_warnings
 from slurm.study_folder import open_study_folder
 from tests.data_folders import blob, make_folder, noise, save
 from tests.studies import make_images
@@ -68,7 +68,7 @@ def test_a_folder_of_images_gives_a_study_that_runs_as_it_is(
     assert (config.data.image_height, config.data.image_width) == (64, 48)
     assert config.training.batch_per_worker == 2  # 32 training images, 2 workers, 8 steps
     assert (config.training.epochs, config.training.evaluate_every) == (13, 1)
-    assert not unjudged_images(study.configs())
+    assert not iou_warnings(study.configs())
     assert not (folder / "first.cluster.toml").exists()
 
 

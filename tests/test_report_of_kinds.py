@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import numpy as np
 import pytest
 
 from analysis.__main__ import main
+from analysis.checks import fairness_checks
 from analysis.columns import TABLES, taken_names
+from analysis.direction import score_direction
 from analysis.figures.catalogue import FIGURES
+from analysis.load import load_study
 from analysis.study import TAKEN_NAMES_FILE, Score
 from analysis.tables import COMPARE_LINES
 from tests.evidence import evidence
@@ -74,6 +78,27 @@ def test_a_task_is_told_in_its_own_words(
     if write is measured:
         assert {f"{SCORE}_low", SCORE} <= {*content["points"][0]}
         assert "Top accuracy" in {tile["title"] for tile in content["answers"][0]["tiles"]}
+
+
+@pytest.mark.parametrize("direction", ["higher", "lower", "unknown"])
+def test_which_values_of_a_score_are_better_is_what_training_does_to_it(
+    direction: str, tmp_path: Path
+) -> None:
+    """Its name tells nothing; the row is there where more is not known to be better."""
+    training = {"evaluate_every": 10 if direction == "unknown" else 5}
+    truth = Honest(workers=(1, 2), repeats=2, training=training)
+    folder = as_own_task(write_honest(tmp_path / "mine", truth), "mismatch")
+    if direction == "lower":
+
+        def falls(result: Any) -> Any:
+            return result.model_copy(update={"scores": {"mismatch": 1 - result.score}})
+
+        Runs(folder).change(lambda lines: replace(lines, results=list(map(falls, lines.results))))
+    study = load_study(folder)
+    assert score_direction(study) == direction
+    marks = [row.mark for row in fairness_checks(study) if row.check == "score better when higher"]
+    assert marks == {"higher": [], "lower": ["no"], "unknown": ["not known"]}[direction]
+    assert score_direction(load_study(write_honest(tmp_path / "of_iou", Honest(repeats=1)))) == "higher"
 
 
 def test_a_comparison_is_told_in_the_words_of_the_task(tmp_path: Path) -> None:

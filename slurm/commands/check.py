@@ -16,12 +16,12 @@ from slurm.commands.options import add_study
 from slurm.estimate import gains_without_exchange
 from slurm.preflight import (
     check_inputs,
+    iou_warnings,
     limit_text,
     require_devices,
     require_images,
     require_throughput,
     unjudged,
-    unjudged_images,
 )
 from slurm.study_folder import logs_folder, open_study_folder
 from unet_scaling.group.gpus import visible_gpus
@@ -84,7 +84,7 @@ def check_study(arguments: argparse.Namespace) -> bool:
         warnings = unjudged(configs, lambda config: sizes[_task_key(config)])
         inputs = f"task with {count(len(distinct), 'set')} of options verified"
     else:
-        warnings = unjudged_images(configs)
+        warnings = iou_warnings(configs)
     print(f"{arguments.study}: {count(len(configs), 'run')} on {workers} workers; {inputs}", flush=True)
     for warning in warnings:
         print(warning, flush=True)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from slurm.cluster import limit_seconds, read_cluster
 from slurm.estimate import KnownSeconds, estimate_text, run_probe
 from slurm.local import cores_per_worker
-from slurm.preflight import has_package, unjudged_images
+from slurm.preflight import has_package, iou_warnings
 from slurm.reference import FileKind, file_kinds
 from slurm.scheduler import Slurm, UnreachableError
 from unet_scaling.data.checking import check_folder, sample_folder
@@ -116,7 +116,7 @@ def main() -> None:
     study_kind, cluster_kind = file_kinds()
     _write_new(study_path, study_kind, study_choices(arguments, workers, max(arguments.workers or [largest])))
     study = read_study(study_path)
-    for line in unjudged_images(study.configs()):
+    for line in iou_warnings(study.configs()):
         print(line)
     if not where:
         print(f"{study_path} is written: read its reasons, and change what you know better")

@@ -7,7 +7,7 @@ import time
 from slurm.commands.options import add_launch, add_study, new_console, study_folder
 from slurm.estimate import PROBE_SECONDS, estimate_text, run_probe
 from slurm.local import StudyStoppedError, cores_per_worker, local_plan, run_study
-from slurm.preflight import require_devices, unjudged_images
+from slurm.preflight import iou_warnings, require_devices
 from slurm.processes import say_whether_quiet
 from unet_scaling.group.gpus import visible_gpus
 from unet_scaling.study.command_line import CommandLine
@@ -45,7 +45,7 @@ def main() -> int:
             ]
             total = f"{folder.study.name}: {count(len(folder.study.run_names()), 'run')}"
             lines.append(f"{total}, {len(wanted)} would start, one after the other")
-            lines += unjudged_images(folder.study.configs())
+            lines += iou_warnings(folder.study.configs())
             console.print("\n".join(lines), markup=False)
         if wanted:
             console.print(estimate_text(wanted, known, probe), markup=False)

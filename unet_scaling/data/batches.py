@@ -474,11 +474,16 @@ def _mapped(batch: Batch, function: Callable[[Tensor], Any]) -> Batch:
     return batch
 
 
-def sample_digests(source: SampleSource, split: Split, backwards: bool = False) -> dict[int, str]:
-    """Return the SHA-256 of some samples, spread evenly over both sets, by number, and read in this order."""
+def sample_digests(
+    source: SampleSource, split: Split, backwards: bool = False, most: int = COMPARED_SAMPLES
+) -> dict[int, str]:
+    """Return the SHA-256 of some samples, spread evenly over both sets, by number, and read in this order.
+
+    `most` are of each set.
+    """
     numbers: list[int] = []
     for part in (split.train, split.test):
-        places = np.linspace(0, len(part) - 1, min(COMPARED_SAMPLES, len(part))).round()
+        places = np.linspace(0, len(part) - 1, min(most, len(part))).round()
         numbers += part[places.astype(np.int64)].tolist()
     read = {index: sample_sha256(source.sample(index)) for index in sorted(numbers, reverse=backwards)}
     return {index: read[index] for index in numbers}

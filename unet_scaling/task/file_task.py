@@ -54,6 +54,13 @@ COMPARED_BATCHES = 4
 LOSS_TOLERANCE = 1e-3
 LOSS_ROUNDINGS = 8
 RANDOM_LOSS_TOLERANCE = 0.5
+# Of either set: where 30,000 training samples hold the test set, two are found among so many.
+SEARCHED_SAMPLES = 256
+# A test set is refused of which about so much are training samples, unless so few values are possible that
+# the training set repeats itself, too: by chance alone then half as often as the test set repeats it.
+LEAKED_SHARE = 0.5
+LEAKED_BEYOND_CHANCE = 4
+APART = "split the samples, so that each is in one set only"
 # Of all counts: rounding may move a value that lies at a threshold.
 COUNT_TOLERANCE = 1e-3
 
@@ -83,6 +90,8 @@ class FileTask(TaskFunctions, Task):
         optional = {name: partial(self.called, name) for name in names if name in self.functions}
         with self.inside("datasets"):
             train, test = datasets
+            if train is test:
+                raise self.mistake("datasets", f"gives one data set as both; {APART}", EXIT_BAD_DATA)
             if not (len(train) and len(test)):
                 found = f"{len(train)} training and {len(test)} test samples"
                 raise self.mistake("datasets", f"gives {found}; neither may be empty", EXIT_BAD_DATA)
@@ -186,6 +195,7 @@ def verify_task(task: TaskFunctions, model: nn.Module, data: SampleData) -> None
 def task_facts(task: TaskFunctions, model: nn.Module, data: SampleData) -> TaskFacts:
     """Return what this worker finds; raises UserError for a mistake that one worker alone can see."""
     _require_same_samples(task, data, "is another one when it is read again")
+    _require_unseen(task, data)
     was_training = model.training
     # Nothing of this changes a weight; buffers, gradients, mode and generators are restored.
     try:
@@ -250,6 +260,22 @@ def _require_same_samples(task: TaskFunctions, data: SampleData, fault: str) -> 
         if again != digest:
             cure = "make it a function of its index, and draw in transform(batch, seeds), from the seeds"
             raise task.mistake("datasets", f"sample {index} {fault}; {cure}", EXIT_BAD_DATA)
+
+
+def _require_unseen(task: TaskFunctions, data: SampleData) -> None:
+    """Raise UserError (65) where half of the test set are training samples, as some of both sets show."""
+    with task.inside("datasets"):
+        digests = sample_digests(data.source, data.split, most=SEARCHED_SAMPLES)
+    of_train = {index: digest for index, digest in digests.items() if index < data.train_images}
+    places = {digest: index for index, digest in of_train.items()}
+    tested = [index for index in digests if index >= data.train_images]
+    seen = [index for index in tested if digests[index] in places]
+    expected = LEAKED_SHARE * len(tested) * len(of_train) / data.train_images
+    by_chance = LEAKED_BEYOND_CHANCE * (len(of_train) - len(places))
+    if len(seen) > by_chance and len(seen) >= max(expected, min(2, len(tested))):
+        such = f"{seen[0] - data.train_images} is training sample {places[digests[seen[0]]]}"
+        found = f"{len(seen)} of {len(tested)} test samples compared are training samples, too"
+        raise task.mistake("datasets", f"{found} (test sample {such}): {APART}", EXIT_BAD_DATA)
 
 
 def _batches(numbers: Indices, samples: int, batches: int = COMPARED_BATCHES) -> list[Indices]:
