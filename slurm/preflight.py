@@ -1,19 +1,18 @@
 """Verify before anything is queued: images, environment, geometries that Slurm would refuse."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
 from slurm.cluster import Cluster, geometry
-from unet_scaling.data.folder import PairEntry, read_manifest
+from unet_scaling.data.folder import read_manifest
 from unet_scaling.data.order import count_test_images, require_enough_images, split, steps_of
 from unet_scaling.group.gpus import Gpus, require_compiler, require_torch
 from unet_scaling.group.rendezvous import WITHOUT_NCCL
 from unet_scaling.study.compute_profile import profile_of
 from unet_scaling.study.config import WRAPPERS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.study.options import FEWEST_JUDGED_STEPS, FEWEST_TEST_SAMPLES, Data
+from unet_scaling.study.options import FEWEST_JUDGED_STEPS, FEWEST_TEST_SAMPLES
 from unet_scaling.study.texts import HIDE, called, count, duration
 
 FRAMEWORK_PACKAGES: dict[Framework, str] = {
@@ -66,53 +65,41 @@ def iou_warnings(configs: Sequence[RunConfig]) -> list[str]:
     """Return why IoU will not be judged, or is too high; nothing of images that are not checked."""
     lines = []
     for (_, path), group in _configs_by_images(configs).items():
-        if path.is_file():
-            pairs = read_manifest(path).pairs
-            lines += unjudged(group, partial(_sizes_of_split, len(pairs)))
-            lines += _copies(pairs, group[0].data)
-    return lines
+        pairs = read_manifest(path).pairs if path.is_file() else []
+        splits = {(config.data.test_share, config.data.split_seed) for config in group if pairs}
+        for share, seed in sorted(splits):
+            parts = split(len(pairs), share, seed)
+            of_split = [config for config in group if config.data.test_share == share]
+            lines += unjudged(of_split, len(parts.train), len(parts.test))
+            trained = {pairs[index].image.sha256: pairs[index].image.name for index in parts.train}
+            tested = [pairs[index].image for index in parts.test]
+            same = [f"{image.name} = {trained[image.sha256]}" for image in tested if image.sha256 in trained]
+            if same:
+                found = f"{len(same)} of {count(len(tested), 'test image')} are trained on, too"
+                lines.append(f"{found}: {', '.join(same[:MOST_COPIES_SHOWN])}; remove the copies")
+    return list(dict.fromkeys(lines))
 
 
-def _copies(pairs: Sequence[PairEntry], data: Data) -> list[str]:
-    """Return a line on test images of which the training set has a copy; none without."""
-    parts = split(len(pairs), data.test_share, data.split_seed)
-    trained = {pairs[index].image.sha256: pairs[index].image.name for index in parts.train}
-    tested = [pairs[index].image for index in parts.test]
-    same = [f"{image.name} = {trained[image.sha256]}" for image in tested if image.sha256 in trained]
-    if not same:
-        return []
-    shown = f"{', '.join(same[:MOST_COPIES_SHOWN])}{', ...' if len(same) > MOST_COPIES_SHOWN else ''}"
-    return [f"{len(same)} of {count(len(tested), 'test image')} are trained on, too: {shown}; remove copies"]
+def unjudged(configs: Sequence[RunConfig], train: int, test: int) -> list[str]:
+    """Return why the score of runs with so many samples will not be judged, a line each, with the cure.
 
-
-def _sizes_of_split(images: int, config: RunConfig) -> tuple[int, int]:
-    test = count_test_images(images, config.data.test_share)
-    return images - test, test
-
-
-def unjudged(configs: Sequence[RunConfig], sizes: Callable[[RunConfig], tuple[int, int]]) -> list[str]:
-    """Return why the score of runs on the most workers will not be judged, a line each, with the cure.
-
-    `sizes` returns the numbers of training and test samples of a run.
+    The most workers take the fewest steps. Runs that learn nothing have no score.
     """
     learning = [config for config in configs if config.training.epochs and not config.is_emulated]
     most = max((config.played_workers for config in learning), default=0)
-    largest = [config for config in learning if config.played_workers == most]
-    return list(dict.fromkeys(why for config in largest for why in _why_unjudged(config, *sizes(config))))
-
-
-def _why_unjudged(config: RunConfig, train: int, test: int) -> Iterator[str]:
-    score = "the score" if config.has_own_task else "IoU"
-    steps = steps_of(config, train)
-    if 0 < steps < FEWEST_JUDGED_STEPS:
-        epochs = -(-FEWEST_JUDGED_STEPS * config.training.epochs // steps)
-        found = f"{count(steps, 'step')} on {count(config.played_workers, 'worker')}"
-        needed = f"at least {FEWEST_JUDGED_STEPS} are needed: training.epochs = {epochs}"
-        yield f"{score} will not be judged: {found}, {needed}"
-    if test < FEWEST_TEST_SAMPLES:
-        cure = "use more" if config.has_own_task else "use more images, or a larger data.test_share"
-        found = f"{count(test, 'test sample')}, at least {FEWEST_TEST_SAMPLES} are needed"
-        yield f"{score} will not be judged: {found}; {cure}"
+    lines = []
+    for config in (config for config in learning if config.played_workers == most):
+        score = "the score" if config.has_own_task else "IoU"
+        steps = steps_of(config, train)
+        if 0 < steps < FEWEST_JUDGED_STEPS:
+            epochs = -(-FEWEST_JUDGED_STEPS * config.training.epochs // steps)
+            found = f"{count(steps, 'step')} on {count(most, 'worker')}"
+            needed = f"at least {FEWEST_JUDGED_STEPS} are needed: training.epochs = {epochs}"
+            lines.append(f"{score} will not be judged: {found}, {needed}")
+        if test < FEWEST_TEST_SAMPLES:
+            found = f"{count(test, 'test sample')}, at least {FEWEST_TEST_SAMPLES} are needed"
+            lines.append(f"{score} will not be judged: {found}")
+    return list(dict.fromkeys(lines))
 
 
 def _configs_by_images(configs: Sequence[RunConfig]) -> dict[tuple[str, Path], list[RunConfig]]:

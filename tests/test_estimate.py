@@ -110,7 +110,7 @@ def test_what_will_not_be_judged_is_said_before_it_is_paid_for(
     assert "2 test samples, at least 5 are needed" in lines[1]
     longer = study.model_copy(update={"training": study.training | {"epochs": 100}})
     assert iou_warnings(longer.configs()) == lines[1:]
-    assert not unjudged(longer.configs(), lambda _: (10, 5))
+    assert not unjudged(longer.configs(), 10, 5)
     evaluating = study.model_copy(update={"training": study.training | {"epochs": 0}})
     assert not iou_warnings(evaluating.configs())
 

@@ -26,6 +26,11 @@ LEAST_BUDGET_SHARE = 0.02
 MOST_CURVE_OPTIONS = 2
 MOST_CURVE_EPOCHS = 40
 CURVE_AXES = {"seconds": "seconds of training", "steps": "optimizer steps"}
+# Unfolded are the first four.
+CURVES = (
+    ("loss", "images"), ("iou", "images"), ("iou", "seconds"), ("learning_rate", "images"), ("loss", "steps"),
+    ("iou", "steps"),
+)  # fmt: skip
 BUDGET_PARTS = {
     "data_wait": "data wait", "compute": "compute", "wire": "communication", "imbalance": "imbalance",
     "optimizer": "optimizer", "rest": "rest",
@@ -191,31 +196,19 @@ def _training(inputs: Inputs) -> list[Chart]:
     if study.kind.unlearned or study.epochs.empty:
         return []
     rows = training_curves(study)
-    series, axes = drawn_series(rows, study.names), {**CURVE_AXES, "images": f"{study.score.samples} seen"}
-    more = study.runs["options"].nunique() - MOST_CURVE_OPTIONS
-    says = (
-        "Medians over the runs; bands: from the lowest run to the highest. Where frameworks agree, the thin "
-        f"line lies on the wide one. {ZERO_SENTENCE}",
-        f"At most {len(LINE_STYLES)} worker counts are drawn.",
-        f"Not drawn: {text.count(more, 'more set')} of options." * (more > 0),
-    )
-
-    def curve(y: str, name: str, x: str) -> TrainingCurve:
-        return TrainingCurve(
-            title=f"{name} over {axes[x]}", rows=rows, series=series, x=x, y=y, axis=axes[x], log=y == "loss",
-            says=" ".join(filter(None, says)), tells="at the end",
-        )  # fmt: skip
-
-    score = study.score.heading
-    charts = [
-        curve("loss", "Loss", "images"),
-        curve("iou", score, "images"),
-        curve("iou", score, "seconds"),
-        curve("learning_rate", "Learning rate", "images"),
-        curve("loss", "Loss", "steps"),
-        curve("iou", score, "steps"),
+    names = {"loss": "Loss", "iou": study.score.heading, "learning_rate": "Learning rate"}
+    axes = {**CURVE_AXES, "images": f"{study.score.samples} seen"}
+    curve = partial(
+        TrainingCurve, rows=rows, series=drawn_series(rows, study.names), tells="at the end",
+        says="Medians over the runs; bands: from the lowest run to the highest. Where frameworks agree, the "
+        f"thin line lies on the wide one. {ZERO_SENTENCE} At most {len(LINE_STYLES)} worker counts and "
+        f"{MOST_CURVE_OPTIONS} sets of options are drawn.",
+    )  # fmt: skip
+    return [
+        curve(title=f"{names[y]} over {axes[x]}", x=x, y=y, axis=axes[x], log=y == "loss")
+        for y, x in CURVES
+        if (rows[x].notna() & rows[y].notna()).any()
     ]
-    return [chart for chart in charts if rows[[chart.x, chart.y]].notna().all(axis=1).any()]
 
 
 def training_curves(study: Study) -> pd.DataFrame:

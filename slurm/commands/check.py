@@ -11,18 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from slurm import preflight
 from slurm.cluster import prologue_path, read_cluster
 from slurm.commands.options import add_study
 from slurm.estimate import gains_without_exchange
-from slurm.preflight import (
-    check_inputs,
-    iou_warnings,
-    limit_text,
-    require_devices,
-    require_images,
-    require_throughput,
-    unjudged,
-)
 from slurm.study_folder import logs_folder, open_study_folder
 from unet_scaling.group.gpus import visible_gpus
 from unet_scaling.group.identity import LAUNCHERS
@@ -69,42 +61,39 @@ def command_line() -> CommandLine:
 def check_study(arguments: argparse.Namespace) -> bool:
     """Raise UserError where its runs cannot start, else print its size; return whether Horovod gets GPUs."""
     study = read_study(arguments.study, dict(arguments.set))
-    require_throughput(study)
+    preflight.require_throughput(study)
     configs = study.configs()
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
-    check_inputs(configs)
-    require_images(configs)
+    preflight.check_inputs(configs)
+    preflight.require_images(configs)
     workers = ", ".join(map(str, study.workers))
     inputs = "images unchanged"
+    warnings = preflight.iou_warnings(configs)
     if study.task.file:
         # With each of its sets of options, as its workers would.
-        by_batch = sorted(configs, key=lambda config: config.training.batch_per_worker)
-        distinct = {_task_key(config): config for config in by_batch}
-        sizes = {key: verify_in_processes(config) for key, config in distinct.items()}
-        warnings = unjudged(configs, lambda config: sizes[_task_key(config)])
-        inputs = f"task with {count(len(distinct), 'set')} of options verified"
-    else:
-        warnings = iou_warnings(configs)
+        groups: dict[str, list[RunConfig]] = {}
+        for config in sorted(configs, key=lambda config: config.training.batch_per_worker):
+            groups.setdefault(json.dumps(config.task.model_dump(), sort_keys=True), []).append(config)
+        for group in groups.values():
+            warnings += preflight.unjudged(group, *verify_in_processes(group[-1]))
+        inputs = f"task with {count(len(groups), 'set')} of options verified"
     print(f"{arguments.study}: {count(len(configs), 'run')} on {workers} workers; {inputs}", flush=True)
-    for warning in warnings:
-        print(warning, flush=True)
+    print("".join(f"{warning}\n" for warning in dict.fromkeys(warnings)), end="", flush=True)
     if not all(config.strategy.averages_gradients for config in configs):
         runs = open_study_folder(logs_folder() / study.name, study)
         for line in gains_without_exchange(map(runs.recorded, configs)):
             print(line, flush=True)
     if cluster is None and not arguments.only_files:
         try:
-            require_devices(study, visible_gpus(max(study.workers)))
+            preflight.require_devices(study, visible_gpus(max(study.workers)))
         except UserError as problem:
             raise UserError(f"{problem}; for a cluster, name its file by --cluster") from None
     if cluster:
         prologue_path(cluster)
-        print(f"{arguments.cluster}: {limit_text(cluster, configs, one_allocation=False)}", flush=True)
+        print(
+            f"{arguments.cluster}: {preflight.limit_text(cluster, configs, one_allocation=False)}", flush=True
+        )
     return cluster is not None and bool(cluster.gres) and "horovod" in study.frameworks
-
-
-def _task_key(config: RunConfig) -> str:
-    return json.dumps(config.task.model_dump(), sort_keys=True)
 
 
 def verify_in_processes(config: RunConfig) -> tuple[int, int]:

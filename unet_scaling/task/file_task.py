@@ -206,15 +206,9 @@ def task_facts(task: TaskFunctions, model: nn.Module, data: SampleData) -> TaskF
     finally:
         model.zero_grad()
         model.train(was_training)
-    return TaskFacts(
-        weights_sha256=training_state.weights_sha256(model),
-        train_samples=data.train_images,
-        test_samples=data.test_images,
-        samples=dict(data.digests),
-        loss=loss,
-        gradient_norm=norm,
-        without_gradient=without,
-    )
+    found = {"loss": loss, "gradient_norm": norm, "without_gradient": without}
+    found |= {"train_samples": data.train_images, "test_samples": data.test_images}
+    return TaskFacts(weights_sha256=training_state.weights_sha256(model), samples=dict(data.digests), **found)
 
 
 def require_alike(task: TaskFunctions, workers: Sequence[TaskFacts]) -> None:
