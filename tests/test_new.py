@@ -67,7 +67,7 @@ def test_a_folder_of_images_gives_a_study_that_runs_as_it_is(
     assert study.workers == [1, 2]
     assert (config.data.image_height, config.data.image_width) == (64, 48)
     assert config.training.batch_per_worker == 2  # 32 training images, 2 workers, 8 steps
-    assert (config.training.epochs, config.training.evaluate_every) == (13, 1)
+    assert (config.training.epochs, config.training.evaluate_every) == (13, 2)
     assert not iou_warnings(study.configs())
     assert not (folder / "first.cluster.toml").exists()
 

@@ -51,6 +51,8 @@ GPUS = re.compile(r"(?:^|,)gpu(:(?!no_consume)[^:,(]*[A-Za-z][^:,(]*)?(?::no_con
 BINDING_PLUGINS = re.compile(r"^TaskPlugin\s*=.*(affinity|cgroup)", re.MULTILINE)
 # Enough to time steps: one warms up, and three are timed.
 USUAL_EPOCHS = 4
+# So many show whether a score still rises.
+SCORES_OVER_EPOCHS = 6
 # Of steps; with starting torch about 10 s of waiting.
 QUICK_PROBE_SECONDS = 5
 # More workers than that on one machine rarely have a core each to themselves.
@@ -209,7 +211,7 @@ def study_choices(arguments: argparse.Namespace, workers: Choice, most_workers: 
             Choice("criteria.efficiency_floor", criteria.efficiency_floor, floor),
         ]
     few = "independent launches of each point: at least 3 for an interval, 5 recommended"
-    watched = "shows the score over the epochs, outside the clock; costs a pass over the test set each time"
+    watched = "shows the score over the epochs, outside the clock; takes up to half an epoch each time"
     return [
         Choice("frameworks", list(FRAMEWORKS), "each with every worker count"),
         workers,
@@ -217,7 +219,7 @@ def study_choices(arguments: argparse.Namespace, workers: Choice, most_workers: 
         *data,
         Choice("training.batch_per_worker", batch, "samples of one worker in one step"),
         Choice("training.epochs", epochs, learned),
-        Choice("training.evaluate_every", 1, watched),
+        Choice("training.evaluate_every", max(1, epochs // SCORES_OVER_EPOCHS), watched),
         *own,
     ]
 
