@@ -153,6 +153,17 @@ def _float32(facts: Provenance) -> str | None:
     return ", ".join(f"{name} {value}" for name, value in each) or "".join(same) or None
 
 
+def scale_words(header: Header) -> str | None:
+    """Return the scale of training and evaluation: "256 x 256 brought to 64 x 64, scale 0.25"."""
+    scales = header.scales
+    if scales is None:
+        return None
+    data = header.config.data
+    own = f"{scales.median_width:g} x {scales.median_height:g}"
+    several = f" ({scales.lowest:.3g} to {scales.highest:.3g})" if scales.lowest < scales.highest else ""
+    return f"{own} brought to {data.image_width} x {data.image_height}, scale {scales.median:.3g}{several}"
+
+
 def _transport(framework: Framework, facts: Any) -> str | None:  # noqa: ANN401
     """Return what carries the gradients, as this framework names it; None of another one's run."""
     own = facts.config.framework if isinstance(facts, Header) else facts.framework
@@ -183,6 +194,7 @@ FACTS: tuple[Fact, ...] = (
     *(Fact("data", f"task.{name}", "all", "", value) for name, value in _SWITCHES.items()),
     Fact("data", "training {}s", "options", BATCHES, lambda header: f"{header.train_images:,}"),
     Fact("data", "test {}s", "options", EVALUATED, lambda header: f"{header.test_images:,}"),
+    Fact("data", "scale of the {}s", "", "", scale_words),
     Fact("data", "seeds", "repeat", BATCHES, lambda header: str(header.config.seed)),
     Fact("data", "initial weights", "seed", WEIGHTS, lambda header: header.initial_weights_sha256[:16]),
     Fact("data", "gradient bytes", "options", TRAINING, lambda told: str(told.gradient_bytes or "") or None),

@@ -279,7 +279,10 @@ def _study(
         saliency={run.name: run.saliency for run in runs if run.saliency},
         **tables,
     )
-    return replace(study, iou_scope=study.kind.unlearned or study.iou_scope)
+    # Of images of several sizes the median; an IoU says nothing of objects at another scale.
+    scales = {words for header in headers.values() if (words := facts.scale_words(header))}
+    scope = f"{study.iou_scope}, {scales.pop()}" if len(scales) == 1 else study.iou_scope
+    return replace(study, iou_scope=study.kind.unlearned or scope)
 
 
 def _run_table(runs: Sequence[records.CompleteRun], axes: Sequence[str]) -> pd.DataFrame:

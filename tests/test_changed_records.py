@@ -185,6 +185,7 @@ MAY_DIFFER: Mapping[str, str] = {
     "Header.config_sha256": "follows from config",
     "Header.compute": "refused as emulated beside measured (test_emulation.py)",
     "Header.resumed": "as attempt",
+    "Header.scales": "follow from the manifest and the size, which are compared",
     "Header.earlier": "as attempt",
     "Header.workers": "WorkerFacts",
     "WorkerFacts.worker": "its place in the list",

@@ -1,6 +1,8 @@
 """Masks of a folder by the network of a run: those of its evaluation, whoever makes them, and never twice.
 
-The server gives the same masks, whatever clients send, and nothing piles up.
+Images of other sizes than those of training are taken at its scale, whole or in tiles without a seam. What is
+refused does not keep the others from their masks. The server gives the same masks, whatever clients send, and
+nothing piles up.
 """
 
 import asyncio
@@ -33,18 +35,25 @@ from PIL import Image
 from analysis.csv_table import load_csv
 from analysis.figures.serving import draw_latencies
 from slurm.commands import segment as command
+from slurm.processes import launch
 from tests.cluster import bring_up, wait_until
 from tests.tasks import points_config
 from tests.test_cluster_doctor import HOSTS, PMI, SITE
 from tests.trained import TrainedRun, TrainedRuns, plain_config
 from unet_scaling.data.folder import find_pairs
 from unet_scaling.data.order import split
+from unet_scaling.data.pixels import Box
 from unet_scaling.inference import load
+from unet_scaling.inference import segment as worker
 from unet_scaling.inference.masks import JOBS_FOLDER, files_to_segment, mask_path
 from unet_scaling.inference.segment import FittedImage, Region, Segmenter, open_segmenter, segment
 from unet_scaling.inference.server import LARGEST_BODY, Batcher
-from unet_scaling.study.errors import EXIT_BUG, UserError
-from unet_scaling.study.record_lines import Result
+from unet_scaling.inference.tiles import tiles
+from unet_scaling.model import UNet
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.record_lines import ImageScales, Result
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -132,9 +141,10 @@ def test_a_job_of_slurm_makes_the_same_masks_and_says_what_it_cannot_read(
         deep = tmp_path / "deep"
         deep.mkdir()
         Image.fromarray(np.zeros((8, 8), np.uint16)).save(deep / "deep.tif")
-        with pytest.raises(UserError, match=r"deep\.tif: is grey 16 bit, the run was") as failed:
+        with pytest.raises(UserError, match="1 file refused") as failed:
             segmented(monkeypatch, run.folder, deep, "--output", tmp_path / "no", *options)
-        assert failed.value.exit_code == EXIT_BUG
+        assert failed.value.exit_code == EXIT_BAD_DATA
+        assert "deep.tif: is grey 16 bit, the run was trained on" in capsys.readouterr().err
         token = "segment.running"
         (there / JOBS_FOLDER / "running").mkdir(parents=True)
         cluster.submit("sleep 60", tmp_path, f"--job-name={token}")
@@ -145,7 +155,7 @@ def test_a_job_of_slurm_makes_the_same_masks_and_says_what_it_cannot_read(
 
 def test_images_of_any_size_have_masks_of_their_own(run: TrainedRun, tmp_path: Path) -> None:
     """Of foreground and background alone; another network makes them anew."""
-    sizes = [(32, 32), (7, 90), (65, 33)]
+    sizes = [(32, 32), (7, 90), (65, 33), (1, 300), (300, 1), (1, 1)]
     folder, output = tmp_path / "images", tmp_path / "masks"
     folder.mkdir()
     output.mkdir()
@@ -153,15 +163,116 @@ def test_images_of_any_size_have_masks_of_their_own(run: TrainedRun, tmp_path: P
         pixels = np.random.default_rng(number).integers(0, 256, (height, width), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{number}.png")
     segmenter = open_segmenter(run.folder, torch.device("cpu"), any_depth=False)
-    pairs = files_to_segment(folder)
-    assert [segment(segmenter, folder, pair, output) for pair in pairs] == [True] * 3
-    assert [segment(segmenter, folder, pair, output) for pair in pairs] == [False] * 3
+    pairs, _ = files_to_segment(folder)
+    assert all(segment(segmenter, folder, pair, output) for pair in pairs)
+    assert not any(segment(segmenter, folder, pair, output) for pair in pairs)
     for pair, size in zip(pairs, sizes, strict=True):
         mask = np.asarray(Image.open(mask_path(output, pair)))
         assert mask.shape == size
         assert set(np.unique(mask)) <= {0, 255}
     of_another = replace(segmenter, weights_sha256="0" * 64)
     assert segment(of_another, folder, pairs[0], output)
+    assert segment(replace(segmenter, scales=None), folder, pairs[0], output)
+
+
+def test_an_image_is_taken_at_a_scale_of_training(run: TrainedRun) -> None:
+    """One larger or smaller than all of the data set at their median scale, any other as they were."""
+    header = run.record.header
+    assert header is not None
+    assert header.scales == ImageScales(median_height=32, median_width=32, lowest=1, median=1, highest=1)
+    segmenter = open_segmenter(run.folder, CPU, any_depth=False)
+    assert segmenter.place(32, 32) == (Box(0, 0, 32, 32), (32, 32))
+    assert segmenter.place(32, 8) == (Box(0, 12, 32, 8), (32, 32))
+    assert segmenter.place(16, 16) == (Box(8, 8, 16, 16), (32, 32))
+    assert segmenter.place(101, 33) == (Box(1, 1, 101, 33), (104, 36))
+    assert replace(segmenter, scales=None).place(101, 33) == (Box(0, 11, 32, 10), (32, 32))
+    scales = header.scales.model_copy(update={"lowest": 0.25, "median": 0.5})
+    mixed = replace(segmenter, scales=scales)
+    assert mixed.place(128, 100) == (Box(0, 3, 32, 25), (32, 32))
+    assert mixed.place(129, 100) == (Box(0, 1, 64, 50), (64, 52))
+    assert mixed.place(16, 16)[0][2:] == (8, 8)
+    with pytest.raises(UserError, match="at the scale of training exceed") as refused:
+        segmenter.fit(Path("long"), np.zeros((1, 2**22 + 1, 1), np.uint8))
+    assert refused.value.exit_code == EXIT_BAD_DATA
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4, 5])
+def test_tiles_have_no_seam(depth: int) -> None:
+    """Each logit that is kept is that of the whole image, and each is kept once."""
+    torch.manual_seed(depth)
+    model = UNet(width=2, depth=depth).eval()
+    multiple = 2 ** (depth - 1)
+    height, width = 31 * multiple, 57 * multiple
+    image = torch.rand(1, 1, height, width)
+    made = torch.full_like(image, torch.nan)
+    used = [*tiles(height, width, depth, 24 * 24 * multiple**2)]
+    with torch.no_grad():
+        whole = model(image)
+        for tile in used:
+            assert bool(made[(..., *tile.kept)].isnan().all())
+            made[(..., *tile.kept)] = model(image[(..., *tile.taken)])[(..., *tile.kept_of_taken)]
+    assert len(used) == 3 * 5
+    torch.testing.assert_close(made, whole, rtol=0, atol=1e-5)
+    assert len([*tiles(height, width, depth, height * width)]) == 1
+
+
+def test_an_image_in_tiles_has_the_mask_and_counts_of_the_whole(
+    run: TrainedRun, images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segmenter = open_segmenter(run.folder, CPU, any_depth=False)
+    pairs, _ = find_pairs(images)
+    mosaics = []
+    for kind in ("images", "masks"):
+        parts = [np.asarray(Image.open(images / kind / pair.image)) for pair in pairs[:35]]
+        mosaics.append(np.block([parts[first : first + 7] for first in range(0, 35, 7)])[3:, :-6])
+    image = segmenter.fit(Path("large"), mosaics[0][:, :, None], mosaics[1] // 255)
+    whole = segmenter.regions([image])
+    monkeypatch.setattr(worker, "MOST_VALUES", 0)
+    (((region, counts),), ((of_whole, all_counts),)) = segmenter.regions([image]), whole
+    assert region.shape == mosaics[0].shape
+    assert (region != of_whole).sum() == 0
+    assert counts == all_counts
+    assert sum(counts) == region.size
+
+
+@pytest.mark.slow
+def test_a_refused_file_does_not_end_its_folder(
+    run: TrainedRun,
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is named, with no earlier mask in its place; the bytes are equal at 1 to 3 workers."""
+    folder, outputs = tmp_path / "images", [tmp_path / str(workers) for workers in (1, 2, 3)]
+    shutil.copytree(images / "images", folder)
+    large = np.tile(pixels(contents_of(images)[0]), (9, 31))
+    Image.fromarray(large).save(folder / "large.png")
+    options = ("--output", outputs[0])
+    assert segmented(monkeypatch, run.folder, folder, *options) == 0
+    whole = (folder / "000.png").read_bytes()
+    (folder / "000.png").write_bytes(whole[: len(whole) // 2])
+    Image.fromarray(np.zeros((8, 8), np.uint16)).save(folder / "deep.tif")
+    (folder / "notes.txt").write_text("no image")
+    capsys.readouterr()
+    for workers, output in enumerate(outputs[:2], start=1):
+        with pytest.raises(UserError, match="3 files refused, the others have masks") as refused:
+            segmented(monkeypatch, run.folder, folder, "--output", output, "--workers", workers)
+        assert refused.value.exit_code == EXIT_BAD_DATA
+        said = sorted(capsys.readouterr().err.splitlines())
+        assert all(line.startswith(f"refused: {folder}") for line in said)
+        for cure, line in zip(("convert it", "copy or export it again", "--any-depth"), said, strict=True):
+            assert cure in line
+    program = ["-m", "unet_scaling.inference.segment", run.folder, folder, outputs[2]]
+    assert launch([*map(str, program)], 3, tmp_path / "log", None) == 0
+    made = [{path.name: path.read_bytes() for path in output.glob("*.png")} for output in outputs]
+    assert made[0] == made[1] == made[2]
+    assert "000.png" not in made[0]
+    rows = [*csv.DictReader((outputs[1] / "segments.csv").open())]
+    assert [row["image"] for row in rows if not row["mask"]] == ["000.png", "deep.tif"]
+    assert len(rows) == len(made[0]) + 2
+    (size,) = ((row["width"], row["height"]) for row in rows if row["image"] == "large.png")
+    assert size == ("992", "288")
 
 
 def test_what_is_not_what_the_run_was_trained_on_is_refused(
@@ -173,7 +284,7 @@ def test_what_is_not_what_the_run_was_trained_on_is_refused(
     cpu = torch.device("cpu")
     Image.fromarray(np.zeros((8, 8), np.uint16)).save(folder / "deep.tif")
     segmenter = open_segmenter(run.folder, cpu, any_depth=False)
-    (deep,) = files_to_segment(folder)
+    (deep,), _ = files_to_segment(folder)
     with pytest.raises(
         UserError, match=r"deep\.tif: is grey 16 bit, the run was trained on grey 8 bit; conv"
     ):
@@ -182,7 +293,7 @@ def test_what_is_not_what_the_run_was_trained_on_is_refused(
     (output / "deep.png").write_bytes(b"of somebody")
     with pytest.raises(UserError, match="was not made by segment; name another --output"):
         segment(segmenter, folder, deep, output)
-    (folder / "notes.txt").write_text("no image")
+    (folder / "deep.tif").rename(folder / "notes.txt")
     with pytest.raises(UserError, match=r"notes\.txt'?: is none of \.png"):
         files_to_segment(folder)
 
@@ -193,10 +304,19 @@ def test_a_run_without_a_network_of_images_is_refused(run: TrainedRun, tmp_path:
     with pytest.raises(UserError, match="is of a task of its own; masks are made by the built-in U-Net"):
         open_segmenter(tmp_path, torch.device("cpu"), any_depth=False)
     copied = Path(shutil.copytree(run.folder, tmp_path / "run"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "read_manifest", not_there)
+        with pytest.raises(UserError, match="gone, or say --any-depth: what"):
+            open_segmenter(copied, CPU, any_depth=False)
+        assert open_segmenter(copied, CPU, any_depth=True).scales is not None
     lines = (copied / "run.jsonl").read_text().splitlines(keepends=True)
     (copied / "run.jsonl").write_text("".join(lines[:-1]))
     with pytest.raises(UserError, match="is not complete"):
         open_segmenter(copied, torch.device("cpu"), any_depth=False)
+
+
+def not_there(path: Path) -> None:
+    raise UserError(f"{path} is gone")
 
 
 def test_masks_come_into_a_folder_of_their_own(
@@ -224,7 +344,7 @@ def test_a_mask_is_of_its_truth_as_well(run: TrainedRun, test_images: Path, tmp_
     """And of how the run brings images to its size: else a score would stay that of another truth."""
     output = tmp_path / "masks"
     output.mkdir()
-    pair = files_to_segment(test_images)[0]
+    pair = files_to_segment(test_images)[0][0]
     segmenter = open_segmenter(run.folder, torch.device("cpu"), any_depth=False)
     assert segment(segmenter, test_images, pair, output)
     data = segmenter.config.data.model_copy(update={"image_height": 48})
@@ -280,7 +400,7 @@ def test_the_masks_are_those_of_segment_to_the_byte(
     """Of many clients at once, whose images share batches, and of one alone."""
     segmenter = open_segmenter(run.folder, torch.device("cpu"), any_depth=False)
     folder = images / "images"
-    pairs = files_to_segment(folder)
+    pairs, _ = files_to_segment(folder)
     for pair in pairs:
         assert segment(segmenter, folder, pair, tmp_path)
     before = facts(address)
@@ -390,11 +510,11 @@ class Network:
         return [(np.full((1, 1), id(image) % 256, np.uint8), []) for image in images]
 
 
-POISONED = FittedImage(Path("poisoned"), (np.zeros(0, np.uint8),) * 2, (0, 0, 0, 0), 1, 1)
+POISONED = FittedImage(Path("poisoned"), (np.zeros(0, np.uint8),) * 2, Box(0, 0, 0, 0), 1, 1)
 
 
 def image() -> FittedImage:
-    return FittedImage(Path("image"), (np.zeros(0, np.uint8),) * 2, (0, 0, 0, 0), 1, 1)
+    return replace(POISONED, path=Path("image"))
 
 
 @pytest.mark.parametrize(
@@ -441,7 +561,7 @@ def test_measured_latencies_are_written_and_answer_a_goal(
     monkeypatch.setattr(load, "SERVER_SETTINGS", ((2, 5),))
     # So few that even beside other work the server holds them all.
     monkeypatch.setattr(load, "SHARES", (0.05,))
-    table = load.measure_latency(run.folder, images, tmp_path / "out", 1e6, any_depth=False, seconds=1.0)
+    table = load.measure_latency(run.folder, images, tmp_path / "out", 1e6, seconds=1.0)
     said = capsys.readouterr().out
     assert "99 % of the requests within 1e+06 ms: --batch 2 --wait 5, up to" in said
     header, row = table.read_text().splitlines()

@@ -1,8 +1,9 @@
 """Segment a folder of images by the network of a complete run, on this machine or as a job of Slurm.
 
 IMAGES is a folder of PNG, TIFF and JPEG files, or one with images/ and masks/: then the masks are scored.
-Images of any size are brought to the size that the run trained at, and masks, of 0 and 255, back to that of
-their image. The same command again makes only masks that are missing, or are of another network or image.
+Images of any size are taken at the scale that the run trained at, and masks, of 0 and 255, have the size of
+their image. An image that cannot be read is named, and the others are made: exit code 65. The same command
+again makes only masks that are missing, or are of another network or image.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import csv
 import io
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -51,13 +53,15 @@ examples
 def main() -> int:
     arguments = command_line().parse_args()
     output: Path = arguments.output
-    pairs = masks.files_to_segment(arguments.images)
+    pairs, problems = masks.files_to_segment(arguments.images)
     masks.require_own_folder(output, arguments.images, masks.TABLE_NAME)
     cores = len(os.sched_getaffinity(0))
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
+    config, record = masks.trained_network(arguments.run)
+    weights = record.results[-1].weights_sha256
+    network = masks.network_origin(config, weights, resize=arguments.resize)
     if cluster:
         geometry(cluster, arguments.workers)
-        masks.trained_network(arguments.run)  # not after hours in the queue
         _require_no_job(cluster.slurm, output)
     elif arguments.workers > cores:
         raise UserError(f"--workers {arguments.workers}: allowed: at most {cores}, the cores of this machine")
@@ -66,31 +70,49 @@ def main() -> int:
     output.mkdir(parents=True, exist_ok=True)
     remove_unfinished(output, "*.png")
     begin = _moment(output)
-    _make_masks(arguments, cluster, pairs, begin)
+    refused, failure = _make_masks(arguments, cluster, pairs, begin)
     seconds = (_moment(output) - begin) / 1e9
     moments = _moments(begin, output, pairs)
-    rows, total = _table(output, pairs)
+    rows, made, scored = _table(output, pairs, network)
     write_atomically(output / masks.TABLE_NAME, rows, READABLE)
-    images = count(len(pairs), "image")
-    scored = "" if total is None else f", IoU of these {images} {PixelCounts(*total).iou!r}"
+    images = count(len(scored), "image")
+    iou = PixelCounts(*map(sum, zip(*scored, strict=True))).iou if scored else None
+    score = f", IoU of these {images} {iou!r}" if scored else ""
     print(
-        f"{output}: {count(len(pairs), 'mask')}, {count(len(moments), 'new mask')} in {seconds:.1f} s on "
-        f"{count(arguments.workers, 'worker')}{scored}; {masks.TABLE_NAME} has a row for each"
+        f"{output}: {count(made, 'mask')}, {count(len(moments), 'new mask')} in {seconds:.1f} s on "
+        f"{count(arguments.workers, 'worker')}{score}; {masks.TABLE_NAME} has a row for each image"
     )
     if arguments.speeds:
         _note_speed(arguments.speeds, arguments.workers, moments)
+    for problem in (*problems, *refused):
+        print(f"{masks.REFUSED}{problem}", file=sys.stderr)
+    missing = len(pairs) - made
+    if not failure and missing > len(refused):
+        # Of a file system that shows files late to other nodes.
+        text = f"{output}: {missing} of {count(len(pairs), 'mask')} missing; the same command goes on"
+        failure = UserError(text, EXIT_RESUME)
+    if failure:
+        raise failure
+    if problems or refused:
+        files = count(len(problems) + len(refused), "file")
+        raise UserError(f"{arguments.images}: {files} refused, the others have masks", EXIT_BAD_DATA)
     return EXIT_OK
 
 
 def _make_masks(
     arguments: argparse.Namespace, cluster: Cluster | None, pairs: list[FilePair], begin: int
-) -> None:
-    """Let workers make the masks that are missing, and show their number; UserError as they raise it."""
+) -> tuple[list[str], UserError | None]:
+    """Let workers make the masks that are missing, and show their number.
+
+    Return what they said of images that they refused, and with which error they ended, if any.
+    """
     # As workers see them, wherever they start.
     places = [str(path.resolve()) for path in (arguments.run, arguments.images, arguments.output)]
     program = ["-m", "unet_scaling.inference.segment", *places]
     if arguments.any_depth:
         program.append("--any-depth")
+    if arguments.resize:
+        program.append("--resize")
     shown = time.monotonic()
 
     def show(*_: object) -> None:
@@ -104,37 +126,35 @@ def _make_masks(
                 print(f"{said}, {pace:.1f} images/s", flush=True)
 
     if cluster:
-        code, said = _through_slurm(cluster, arguments, program, pairs, show)
+        code, said = _through_slurm(cluster, arguments, program, show)
     else:
         with tempfile.TemporaryDirectory() as place:
             log = Path(place) / "segment.log"
             cores = len(os.sched_getaffinity(0)) // arguments.workers
             code = launch(program, arguments.workers, log, cores, show)
             said = f"a worker ended with code {code}:\n{log.read_text(errors='replace')}"
-    if code != EXIT_OK:
-        errors = [line.removeprefix("error: ") for line in said.splitlines() if line.startswith("error: ")]
-        raise UserError(errors[0] if errors else said, code)
+    lines = said.splitlines()
+    refused, errors = (
+        [line.removeprefix(word) for line in lines if line.startswith(word)]
+        for word in (masks.REFUSED, "error: ")
+    )
+    return refused, UserError(errors[0] if errors else said, code) if code != EXIT_OK else None
 
 
 def _through_slurm(
     cluster: Cluster,
     arguments: argparse.Namespace,
     program: list[str],
-    pairs: list[FilePair],
     show: Callable[[], None],
 ) -> tuple[int, str]:
     """Return an exit code, and how the job ended with all that it printed."""
     folder = new_job_folder(arguments.output.resolve() / masks.JOBS_FOLDER)
     ended = run_as_job(cluster, arguments.workers, program, _JOB_NAME, folder, new_console(), show)
-    missing = sum(not masks.mask_path(arguments.output, pair).exists() for pair in pairs)
-    code = EXIT_BUG if ended.state == "FAILED" else EXIT_RESUME
-    if ended.state == "COMPLETED" and not missing:
-        code = EXIT_OK
-    how = f"the job ended as {ended.state}, {missing} of {count(len(pairs), 'mask')} missing"
     printed = (folder / OUTPUT_NAME).read_text(errors="replace")
+    code = {"COMPLETED": EXIT_OK, "FAILED": EXIT_BUG}.get(ended.state, EXIT_RESUME)
     if code == EXIT_OK:
         shutil.rmtree(folder)
-    return code, f"{how}; the same command goes on. It printed:\n{printed}"
+    return code, f"the job ended as {ended.state}; the same command goes on. It printed:\n{printed}"
 
 
 def _require_no_job(slurm: Slurm, output: Path) -> None:
@@ -158,6 +178,8 @@ def command_line() -> CommandLine:
     parser.add_argument("--speeds", type=Path, metavar="FILE", help=speeds)
     any_depth = "take images of another kind or depth than the run was trained on"
     parser.add_argument("--any-depth", action="store_true", help=any_depth)
+    resize = "bring every image to the size of training, not to its scale"
+    parser.add_argument("--resize", action="store_true", help=resize)
     return parser
 
 
@@ -200,24 +222,29 @@ def _note_speed(path: Path, workers: int, moments: list[int]) -> None:
     print(f"{path}: {images / seconds:.1f} images/s on {count(workers, 'worker')}, after the first masks")
 
 
-def _table(output: Path, pairs: list[FilePair]) -> tuple[str, list[int] | None]:
-    """Return a row for each mask as CSV, and the sum of their counts; None where no truth is known."""
+def _table(output: Path, pairs: list[FilePair], network: dict[str, str]) -> tuple[str, int, list[list[int]]]:
+    """Return a row for each image as CSV, how many have a mask of this network, and the counts of these.
+
+    An image without has its name alone in its row. There are no counts where no truth is known.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
-    sums = []
+    made = 0
+    scored = []
     for pair in pairs:
         path = masks.mask_path(output, pair)
-        made = masks.read_mask(path)
-        if made is None:
-            raise UserError(f"{path} is damaged; move it away, and run the command again", EXIT_BAD_DATA)
-        mask, texts = made
+        mask, texts = masks.read_mask(path) or (None, {})
+        if mask is None or not masks.is_made_by(texts, network):
+            writer.writerow([pair.image] + [""] * (len(_COLUMNS) - 1))
+            continue
+        made += 1
         height, width = mask.shape
         share = f"{float((mask > 0).mean()):.6f}"
         _, objects = ndimage.label(mask)
         counts = [*map(int, texts.get(masks.COUNTS_KEY, "").split())]
         if counts:
-            sums.append(counts)
+            scored.append(counts)
         iou = PixelCounts(*counts).iou if counts else None
         writer.writerow([pair.image, path.name, width, height, share, objects, "" if iou is None else iou])
-    return text.getvalue(), [sum(each) for each in zip(*sums, strict=True)] or None
+    return text.getvalue(), made, scored

@@ -36,7 +36,7 @@ from unet_scaling.measure.epoch_meter import NO_CLOCK, Clock
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError, kill_loader_processes
 from unet_scaling.study.options import AUGMENTATION_STREAM, TRANSFORM_STREAM, Data
-from unet_scaling.study.record_lines import ComputeFacts, Phase
+from unet_scaling.study.record_lines import ComputeFacts, ImageScales, Phase
 
 # Tensors, alone or nested as the task's functions take them.
 Batch = Any
@@ -65,7 +65,7 @@ PRELOADED = ["torch", "unet_scaling.data.batches", "unet_scaling.data.images"]
 class RunData(ABC):
     """All samples of a run, and the part of this worker.
 
-    `compute` is the profile by which it waits; none where it computes.
+    `compute` is the profile by which it waits; none where it computes. `scales` are those of images.
     """
 
     source: "ImageSource | SampleSource"
@@ -76,6 +76,7 @@ class RunData(ABC):
     manifest_sha256: str
     opened: float = field(default_factory=time.perf_counter)
     compute: ComputeFacts | None = None
+    scales: ImageScales | None = None
 
     @property
     def train_images(self) -> int:

@@ -53,6 +53,7 @@ from unet_scaling.data.pixels import (
     fit_image,
     fit_mask,
     fitted_box,
+    fitting_scale,
     packed_width,
     read_bytes,
     to_image,
@@ -62,6 +63,7 @@ from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError, or_use
 from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
 from unet_scaling.study.options import Data
 from unet_scaling.study.progress import map_in_order
+from unet_scaling.study.record_lines import ImageScales
 
 # Of the 64 of a SHA-256: enough to tell two files apart in a message.
 SHOWN_DIGEST_CHARACTERS = 12
@@ -100,6 +102,19 @@ def padding_boxes(manifest: Manifest, data: Data) -> npt.NDArray[np.int32]:
     """Return top, left, height, width [n, 4] of each picture within its padding, in pixels."""
     size = (data.image_height, data.image_width)
     return np.array([fitted_box(pair.height, pair.width, *size) for pair in manifest.pairs], np.int32)
+
+
+def image_scales(manifest: Manifest, data: Data) -> ImageScales:
+    """Return the scales at which the images of a data set are brought to the size of the study."""
+    size = (data.image_height, data.image_width)
+    scales = [fitting_scale(pair.height, pair.width, *size) for pair in manifest.pairs]
+    return ImageScales(
+        median_height=float(np.median([pair.height for pair in manifest.pairs])),
+        median_width=float(np.median([pair.width for pair in manifest.pairs])),
+        lowest=min(scales),
+        median=float(np.median(scales)),
+        highest=max(scales),
+    )
 
 
 def load_pair(data: Data, pair: PairEntry, verified: bool = False) -> tuple[Bytes, Bytes]:

@@ -293,30 +293,35 @@ class Box(NamedTuple):
     width: int
 
 
+def fitting_scale(height: int, width: int, target_height: int, target_width: int) -> float:
+    """Return the pixels of the target for one of a picture that is brought to it as a whole."""
+    return min(target_height / height, target_width / width)
+
+
 def fitted_box(height: int, width: int, target_height: int, target_width: int) -> Box:
     """Return the largest box of the picture's aspect ratio, to a pixel, centred in the target."""
-    scale = min(target_height / height, target_width / width)
+    scale = fitting_scale(height, width, target_height, target_width)
     box_height = min(target_height, max(1, round(height * scale)))
     box_width = min(target_width, max(1, round(width * scale)))
     return Box((target_height - box_height) // 2, (target_width - box_width) // 2, box_height, box_width)
 
 
-def fit_image(image: Bytes, height: int, width: int) -> Bytes:
+def fit_image(image: Bytes, height: int, width: int, box: Box | None = None) -> Bytes:
     """Resize uint8 [h, w, channels] to [height, width, channels] by Lanczos: smooth, then shrink.
 
-    The aspect ratio is kept: the picture is centred and padded with zeros.
+    The aspect ratio is kept: the picture is centred and padded with zeros. Another `box` may be given.
     """
-    return _fit(image, height, width, Image.Resampling.LANCZOS)
+    return _fit(image, height, width, Image.Resampling.LANCZOS, box)
 
 
-def fit_mask(mask: Bytes, height: int, width: int) -> Bytes:
+def fit_mask(mask: Bytes, height: int, width: int, box: Box | None = None) -> Bytes:
     """Resize uint8 [h, w] to [height, width] by nearest neighbour, so that no new value appears."""
-    return _fit(mask[:, :, None], height, width, Image.Resampling.NEAREST)[:, :, 0]
+    return _fit(mask[:, :, None], height, width, Image.Resampling.NEAREST, box)[:, :, 0]
 
 
-def _fit(pixels: Bytes, height: int, width: int, resampling: Image.Resampling) -> Bytes:
+def _fit(pixels: Bytes, height: int, width: int, resampling: Image.Resampling, box: Box | None) -> Bytes:
     channels = pixels.shape[2]
-    box = fitted_box(pixels.shape[0], pixels.shape[1], height, width)
+    box = box or fitted_box(pixels.shape[0], pixels.shape[1], height, width)
     if pixels.shape[:2] != (box.height, box.width):
         picture = Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
         resized = picture.resize((box.width, box.height), resampling)

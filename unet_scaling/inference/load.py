@@ -51,20 +51,28 @@ class Load:
 
 
 def measure_latency(
-    run: Path, images: Path, output: Path, goal_ms: float | None, *, any_depth: bool, seconds: float = SECONDS
+    run: Path,
+    images: Path,
+    output: Path,
+    goal_ms: float | None,
+    options: Sequence[str] = (),
+    seconds: float = SECONDS,
 ) -> Path:
-    """Measure all settings at all rates, and name the setting for a goal; return the table, which grows."""
-    contents = [read_bytes(image_path(images, pair)) for pair in files_to_segment(images)[:_IMAGES]]
+    """Measure all settings at all rates, and name the setting for a goal; return the table, which grows.
+
+    `options` are those of every server, as `unet-scaling serve` takes them.
+    """
+    pairs, _ = files_to_segment(images)
+    contents = [read_bytes(image_path(images, pair)) for pair in pairs[:_IMAGES]]
     require_own_folder(output, images, _TABLE)
     output.mkdir(parents=True, exist_ok=True)
-    depth = ["--any-depth"] if any_depth else []
-    with served(run, "--batch", 1, *depth) as (address, _):
+    with served(run, "--batch", 1, *options) as (address, _):
         capacity = saturated(address, contents, seconds)
     print(f"batches of 1, clients that never wait: {capacity:.1f} images/s; rates are shares of it")
     print("batch  wait ms  requests/s  answered  images/s  median ms  99th percentile ms")
     loads: list[Load] = []
     for batch, wait_ms in SERVER_SETTINGS:
-        with served(run, "--batch", batch, "--wait", wait_ms, *depth) as (address, _):
+        with served(run, "--batch", batch, "--wait", wait_ms, *options) as (address, _):
             for share in SHARES:
                 loads.append(poisson(address, contents, batch, wait_ms, share * capacity, seconds))
                 print(_row(loads[-1]), flush=True)

@@ -3,7 +3,9 @@
 Imported by the command: needs no torch.
 """
 
+import hashlib
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,23 +24,28 @@ from unet_scaling.study.study_file import config_path, read_config
 ORIGIN_KEY = "unet-scaling segment"
 COUNTS_KEY = "counts"
 TABLE_NAME = "segments.csv"
+# Begins the line of a worker about an image that has no mask.
+REFUSED = "refused: "
+# Options of data that change a pixel of an image or a mask.
+_OF_PIXELS = ("image_height", "image_width", "channels", "intensity", "foreground")
 # In the folder of the masks: scripts and outputs of jobs.
 JOBS_FOLDER = ".segment"
 
 
-def files_to_segment(folder: Path) -> list[FilePair]:
+def files_to_segment(folder: Path) -> tuple[list[FilePair], list[str]]:
     """Return the images of a folder, sorted, each with its true mask where the folder is one of a study.
 
-    The mask is "" without one. Raises UserError (65) where a file is none, or has no partner.
+    The mask is "" without one. The second list says which files are none, or have no partner. Raises
+    UserError (65) where there is no image.
     """
     if (folder / MASKS_FOLDER).is_dir():
         pairs, problems = find_pairs(folder)
     else:
         names, problems = images_in(folder)
         pairs = [FilePair(stem, name, "") for stem, name in sorted(names.items())]
-    if problems or not pairs:
+    if not pairs:
         raise UserError(problems[0] if problems else f"{folder} has no images", EXIT_BAD_DATA)
-    return pairs
+    return pairs, problems
 
 
 def trained_network(run: Path) -> tuple[RunConfig, Record]:
@@ -51,6 +58,19 @@ def trained_network(run: Path) -> tuple[RunConfig, Record]:
     if not recorded.state.is_complete or not recorded.record:
         raise UserError(f"{run} is not complete: {recorded.state.reason or recorded.state.state}")
     return config, recorded.record
+
+
+def network_origin(config: RunConfig, weights_sha256: str, *, resize: bool) -> dict[str, str]:
+    """Return what all masks of a call have in common: weights, options, and how sizes are treated."""
+    options = config.data.model_dump_json(include={*_OF_PIXELS}).encode()
+    size = "of training" if resize else "at the scale of training"
+    return {"weights": weights_sha256, "data": hashlib.sha256(options).hexdigest(), "size": size}
+
+
+def is_made_by(texts: dict[str, str], network: dict[str, str]) -> bool:
+    """Return whether a mask with these texts is of this `network_origin`."""
+    known: dict[str, str] = json.loads(texts.get(ORIGIN_KEY, "{}"))
+    return network.items() <= known.items()
 
 
 def image_path(folder: Path, pair: FilePair) -> Path:

@@ -35,12 +35,10 @@ def main() -> None:
     with optional_part("unet-scaling serve", "serve"):
         from unet_scaling.inference import load, server
     if arguments.measure:
+        chosen = {"--any-depth": arguments.any_depth, "--resize": arguments.resize}
+        options = [option for option, is_chosen in chosen.items() if is_chosen]
         table = load.measure_latency(
-            arguments.run,
-            arguments.measure,
-            arguments.output,
-            arguments.goal,
-            any_depth=arguments.any_depth,
+            arguments.run, arguments.measure, arguments.output, arguments.goal, options
         )
         # By name, as the commands of unet_scaling/subcommands.py: the library does not import the analysis.
         drawn = import_module("analysis.figures.serving").draw_latencies(table)
@@ -54,6 +52,7 @@ def main() -> None:
         wait_ms=arguments.wait,
         queue=arguments.queue,
         any_depth=arguments.any_depth,
+        resize=arguments.resize,
     )
 
 
@@ -70,6 +69,8 @@ def command_line() -> CommandLine:
     parser.add_argument("--queue", type=positive, default=64, metavar="N", help=queue)
     any_depth = "take images of another kind or depth than the run was trained on"
     parser.add_argument("--any-depth", action="store_true", help=any_depth)
+    resize = "bring every image to the size of training, not to its scale"
+    parser.add_argument("--resize", action="store_true", help=resize)
     measuring = parser.add_argument_group("to measure, without serving anybody else")
     measuring.add_argument("--measure", type=Path, metavar="IMAGES", help="folder of images to send")
     measuring.add_argument("--output", type=Path, metavar="FOLDER", help="for serving.csv")

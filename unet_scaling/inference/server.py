@@ -1,7 +1,7 @@
 """The HTTP server of `unet-scaling serve`: the bytes of an image come in, the PNG of its mask goes out.
 
-Memory is bounded: bodies of at most `queue` requests are held, an image waits at the size of the study, and
-one image at a time has its own size.
+Memory is bounded: bodies of at most `queue` requests are held, images wait at the size of the study, and one
+at a time is larger.
 """
 
 import asyncio
@@ -42,7 +42,8 @@ _TOO_MANY = 429
 class Batcher:
     """Lets images that wait pass through the network together, at most `largest` at once.
 
-    A batch starts as soon as the network is free and either full or its first image has waited `seconds`.
+    A batch starts as soon as the network is free and either full or its first image has waited `seconds`. Its
+    images have the size of the study: one of another size passes alone.
     """
 
     segmenter: Segmenter
@@ -66,7 +67,9 @@ class Batcher:
         """Answer batch after batch, until cancelled."""
         while True:
             await self._filled()
-            batch = [self._waiting.popleft() for _ in range(min(self.largest, len(self._waiting)))]
+            batch = [self._waiting.popleft()]
+            while self._waiting and len(batch) < self.largest and _may_share(batch[0], self._waiting[0]):
+                batch.append(self._waiting.popleft())
             regions = await self._regions([image for image, _, _ in batch])
             self.images += len(batch)
             for (_, _, future), region in zip(batch, regions, strict=True):
@@ -101,6 +104,10 @@ class Batcher:
                     await self._arrived.wait()
 
 
+def _may_share(*waiting: tuple[FittedImage, float, asyncio.Future[Region]]) -> bool:
+    return not any(image.is_alone for image, _, _ in waiting)
+
+
 @dataclass
 class Service:
     """Answers requests: POST / makes a mask, GET / says what is served and counts what was."""
@@ -111,6 +118,8 @@ class Service:
     refused: int = 0
     _held: int = 0
     _decoder: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    # Of images that may be larger than those of the study.
+    _one_large: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def application(self) -> Starlette:
         """Return the application, which batches while it runs."""
@@ -134,6 +143,7 @@ class Service:
                 "run": str(self.run),
                 "weights_sha256": segmenter.weights_sha256,
                 "trained_on": sorted(segmenter.modes),
+                "resize": segmenter.scales is None,
                 "device": str(segmenter.device),
                 "batch": batcher.largest,
                 "wait_ms": batcher.seconds * 1e3,
@@ -171,13 +181,20 @@ class Service:
         def fitted() -> FittedImage:
             return segmenter.fit(_NAME, decode(_NAME, content))
 
+        async def answered(image: FittedImage) -> bytes:
+            region, _ = await self.batcher.region(image)
+            origin = segmenter.origin(content, b"")
+            return await loop.run_in_executor(
+                self._decoder, lambda: packed_mask(image.at_own_size(region), origin, [])
+            )
+
         image = await loop.run_in_executor(self._decoder, fitted)
-        region, _ = await self.batcher.region(image)
-
-        def packed() -> bytes:
-            return packed_mask(image.at_own_size(region), segmenter.origin(content, b""), [])
-
-        return await loop.run_in_executor(self._decoder, packed)
+        if not image.is_alone:
+            return await answered(image)
+        # It is decoded again when it is its turn: many that wait would fill the memory.
+        del image
+        async with self._one_large:
+            return await answered(await loop.run_in_executor(self._decoder, fitted))
 
     def _refusal(self, status: int, text: str, headers: dict[str, str] | None = None) -> Response:
         self.refused += 1
@@ -198,14 +215,15 @@ async def _body(request: Request) -> bytes | None:
 
 
 def serve(
-    run: Path, host: str, port: int, *, batch: int, wait_ms: float, queue: int, any_depth: bool
+    run: Path, host: str, port: int, *, batch: int, wait_ms: float, queue: int, any_depth: bool, resize: bool
 ) -> None:
     """Serve the network of a run until SIGTERM or Ctrl-C; what was accepted by then is answered.
 
     Raises UserError where the run has no network that can be served, or the port cannot be had.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    batcher = Batcher(open_segmenter(run, device, any_depth=any_depth), batch, wait_ms / 1e3)
+    segmenter = open_segmenter(run, device, any_depth=any_depth, resize=resize)
+    batcher = Batcher(segmenter, batch, wait_ms / 1e3)
     listener = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listener.getsockname()[1]}"

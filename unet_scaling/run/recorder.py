@@ -413,6 +413,7 @@ def first_header(
         manifest_sha256=data.manifest_sha256,
         train_images=data.train_images,
         test_images=data.test_images,
+        scales=data.scales,
         initial_weights_sha256=digests[0],
         gradient_bytes=sent_bytes(model, run.config),
         compute=data.compute,

@@ -24,7 +24,7 @@ Format 5 is read, and no earlier one. Only under conditions there are:
     the line `script`, no learning rate in an epoch, and scores in `end`: of a script's run
     task in the configuration, and the line `scores`: of a task that a Python file defines
     saliency in the configuration, the line `saliency`, and explained in `end`: of a study with [saliency]
-Early records lack gradient_bytes in the header and `environment` of its workers, longest_step and
+Early records lack gradient_bytes and scales in the header and `environment` of its workers, longest_step and
 other_workers_seconds in an epoch, and ended_utc in `end`.
 
 The models of the lines are in record_lines.py.

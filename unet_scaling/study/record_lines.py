@@ -102,6 +102,22 @@ class ComputeFacts(StrictModel):
     assumption: str | None = Field(None, description="where its figures come from, if not measured")
 
 
+class ImageScales(StrictModel):
+    """The scales of a data set: pixels of data.image_height x data.image_width for one of an image's own."""
+
+    median_height: AboveZero = Field(description="of the images' own sizes, in pixels")
+    median_width: AboveZero
+    lowest: AboveZero = Field(description="of the largest image")
+    median: AboveZero
+    highest: AboveZero = Field(description="of the smallest image")
+
+    @model_validator(mode="after")
+    def _is_ordered(self) -> Self:
+        if not self.lowest <= self.median <= self.highest:
+            raise ValueError(f"scales {self.lowest}, {self.median}, {self.highest} do not ascend")
+        return self
+
+
 class Header(AttemptFacts):
     """The facts of a run: enough to repeat it, and to decide whether it may be compared."""
 
@@ -111,6 +127,9 @@ class Header(AttemptFacts):
     config_sha256: Digest
     train_images: PositiveInt
     test_images: PositiveInt
+    scales: ImageScales | None = Field(
+        None, description="at which an IoU holds; none in early records, and of a task without images"
+    )
     initial_weights_sha256: Digest
     gradient_bytes: PositiveInt | None = Field(
         None,

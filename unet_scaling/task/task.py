@@ -29,6 +29,7 @@ from unet_scaling.data.images import (
     Verification,
     build_cache,
     default_cache_root,
+    image_scales,
     open_cache,
     verification_of_cache,
     verification_of_files,
@@ -126,7 +127,8 @@ class UNetTask(Task):
         require_enough_images(config, len(parts.train))
         if not config.is_emulated:
             source, verification = self._open_images(manifest, group)
-            return ImageData(source, verification, parts, config, group, manifest.sha256)
+            scales = image_scales(manifest, config.data)
+            return ImageData(source, verification, parts, config, group, manifest.sha256, scales=scales)
         with optional_part("emulation.compute"):
             from unet_scaling.emulation.worker import EmulatedData, ReplayedImages, emulated_profile
         if config.emulation.data == "replayed":
