@@ -17,6 +17,7 @@ import pytest
 from analysis.assemble import make_report
 from analysis.checks import fairness_checks, fairness_table
 from analysis.contrast import WITHHELD
+from analysis.exports import origins
 from analysis.gpus import BY_COUNTER, BY_POWER
 from analysis.load import load_study
 from analysis.machines import check_one_worker
@@ -55,6 +56,7 @@ from unet_scaling.study.record_lines import (
     Evaluation,
     GpuFacts,
     Header,
+    ImageScales,
     Resumed,
     WorkerFacts,
 )
@@ -207,6 +209,17 @@ def test_every_recorded_field_is_compared_or_may_differ() -> None:
     recorded = {f"{model.__name__}.{field}" for model in models for field in model.model_fields}
     compared = {field for field, *_ in (*ON_CPUS, *ON_GPUS, *BESIDE_CLAIMS)}
     assert recorded - compared == MAY_DIFFER.keys()
+
+
+def test_a_report_says_at_which_scale_its_score_holds(tmp_path: Path, honest: dict[str, Path]) -> None:
+    """Of early records, which do not know it, nothing; the honest studies are of such."""
+    assert load_study(honest["CPUs"]).iou_scope == "whole test set"
+    folder = shutil.copytree(honest["CPUs"], tmp_path / "study")
+    scales = ImageScales(median_height=512, median_width=640, lowest=0.2, median=0.2, highest=0.25)
+    Runs(folder).change(header(scales=scales))
+    words = "640 x 512 brought to 128 x 128, scale 0.2 (0.2 to 0.25)"
+    assert load_study(folder).iou_scope == f"whole test set, {words}"
+    assert origins(load_study(folder))["scale of the images"] == (words,)
 
 
 def table_of(study: Study) -> pd.DataFrame:

@@ -1,8 +1,7 @@
 """Masks of a folder by the network of a run: those of its evaluation, whoever makes them, and never twice.
 
-Images of other sizes than those of training are taken at its scale, whole or in tiles without a seam. What is
-refused does not keep the others from their masks. The server gives the same masks, whatever clients send, and
-nothing piles up.
+What is refused does not keep the others from their masks. The server gives the same masks, whatever clients
+send, and nothing piles up.
 """
 
 import asyncio
@@ -48,10 +47,8 @@ from unet_scaling.inference import segment as worker
 from unet_scaling.inference.masks import JOBS_FOLDER, files_to_segment, mask_path
 from unet_scaling.inference.segment import FittedImage, Region, Segmenter, open_segmenter, segment
 from unet_scaling.inference.server import LARGEST_BODY, Batcher
-from unet_scaling.inference.tiles import tiles
-from unet_scaling.model import UNet
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.study.record_lines import ImageScales, Result
+from unet_scaling.study.record_lines import Result
 
 CPU = torch.device("cpu")
 
@@ -173,66 +170,6 @@ def test_images_of_any_size_have_masks_of_their_own(run: TrainedRun, tmp_path: P
     of_another = replace(segmenter, weights_sha256="0" * 64)
     assert segment(of_another, folder, pairs[0], output)
     assert segment(replace(segmenter, scales=None), folder, pairs[0], output)
-
-
-def test_an_image_is_taken_at_a_scale_of_training(run: TrainedRun) -> None:
-    """One larger or smaller than all of the data set at their median scale, any other as they were."""
-    header = run.record.header
-    assert header is not None
-    assert header.scales == ImageScales(median_height=32, median_width=32, lowest=1, median=1, highest=1)
-    segmenter = open_segmenter(run.folder, CPU, any_depth=False)
-    assert segmenter.place(32, 32) == (Box(0, 0, 32, 32), (32, 32))
-    assert segmenter.place(32, 8) == (Box(0, 12, 32, 8), (32, 32))
-    assert segmenter.place(16, 16) == (Box(8, 8, 16, 16), (32, 32))
-    assert segmenter.place(101, 33) == (Box(1, 1, 101, 33), (104, 36))
-    assert replace(segmenter, scales=None).place(101, 33) == (Box(0, 11, 32, 10), (32, 32))
-    scales = header.scales.model_copy(update={"lowest": 0.25, "median": 0.5})
-    mixed = replace(segmenter, scales=scales)
-    assert mixed.place(128, 100) == (Box(0, 3, 32, 25), (32, 32))
-    assert mixed.place(129, 100) == (Box(0, 1, 64, 50), (64, 52))
-    assert mixed.place(16, 16)[0][2:] == (8, 8)
-    with pytest.raises(UserError, match="at the scale of training exceed") as refused:
-        segmenter.fit(Path("long"), np.zeros((1, 2**22 + 1, 1), np.uint8))
-    assert refused.value.exit_code == EXIT_BAD_DATA
-
-
-@pytest.mark.parametrize("depth", [1, 2, 3, 4, 5])
-def test_tiles_have_no_seam(depth: int) -> None:
-    """Each logit that is kept is that of the whole image, and each is kept once."""
-    torch.manual_seed(depth)
-    model = UNet(width=2, depth=depth).eval()
-    multiple = 2 ** (depth - 1)
-    height, width = 31 * multiple, 57 * multiple
-    image = torch.rand(1, 1, height, width)
-    made = torch.full_like(image, torch.nan)
-    used = [*tiles(height, width, depth, 24 * 24 * multiple**2)]
-    with torch.no_grad():
-        whole = model(image)
-        for tile in used:
-            assert bool(made[(..., *tile.kept)].isnan().all())
-            made[(..., *tile.kept)] = model(image[(..., *tile.taken)])[(..., *tile.kept_of_taken)]
-    assert len(used) == 3 * 5
-    torch.testing.assert_close(made, whole, rtol=0, atol=1e-5)
-    assert len([*tiles(height, width, depth, height * width)]) == 1
-
-
-def test_an_image_in_tiles_has_the_mask_and_counts_of_the_whole(
-    run: TrainedRun, images: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    segmenter = open_segmenter(run.folder, CPU, any_depth=False)
-    pairs, _ = find_pairs(images)
-    mosaics = []
-    for kind in ("images", "masks"):
-        parts = [np.asarray(Image.open(images / kind / pair.image)) for pair in pairs[:35]]
-        mosaics.append(np.block([parts[first : first + 7] for first in range(0, 35, 7)])[3:, :-6])
-    image = segmenter.fit(Path("large"), mosaics[0][:, :, None], mosaics[1] // 255)
-    whole = segmenter.regions([image])
-    monkeypatch.setattr(worker, "MOST_VALUES", 0)
-    (((region, counts),), ((of_whole, all_counts),)) = segmenter.regions([image]), whole
-    assert region.shape == mosaics[0].shape
-    assert (region != of_whole).sum() == 0
-    assert counts == all_counts
-    assert sum(counts) == region.size
 
 
 @pytest.mark.slow
