@@ -350,9 +350,18 @@ def test_the_masks_are_those_of_segment_to_the_byte(
         assert np.mean(pixels(mask) != pixels(made)) < 1e-3
         if pair in pairs[:3]:
             assert ask(address, content)[1] == made
+    large = np.tile(pixels(contents_of(images)[0]), (5, 7))
+    packed = io.BytesIO()
+    Image.fromarray(large).save(packed, "PNG")
+    image = segmenter.fit(Path("large"), large[:, :, None])
+    with ThreadPoolExecutor(4) as clients:
+        for status, mask in clients.map(lambda content: ask(address, content), [packed.getvalue()] * 4):
+            assert status == 200
+            assert np.array_equal(pixels(mask), image.at_own_size(segmenter.regions([image])[0][0]))
     after = facts(address)
     made, batches = (after[name] - before[name] for name in ("images", "batches"))
-    assert made == len(pairs) + 3 > batches >= len(pairs) / 4 + 3
+    assert made == len(pairs) + 7 > batches >= len(pairs) / 4 + 7
+    assert after["resize"] is False
     assert after["weights_sha256"] == segmenter.weights_sha256
 
 
@@ -484,6 +493,23 @@ def test_batches_are_full_or_have_waited(largest: int, seconds: float, batches: 
     found = ThreadPoolExecutor(1).submit(asyncio.run, asked()).result()
     assert network.batches[: len(batches)] == batches
     assert [int(mask[0][0, 0]) for mask in cast(list[Region], found)] == [id(each) % 256 for each in images]
+
+
+def test_an_image_of_another_size_passes_alone_and_in_its_turn() -> None:
+    network = Network()
+    kinds = [False, True, True, False, False]
+
+    async def asked() -> None:
+        batcher = Batcher(cast(Segmenter, network), 4, 0.0)
+        waiting = [replace(image(), is_alone=kind) for kind in kinds]
+        answers = [asyncio.create_task(batcher.region(each)) for each in waiting]
+        await asyncio.sleep(0)
+        running = asyncio.create_task(batcher.run())
+        await asyncio.gather(*answers)
+        running.cancel()
+
+    ThreadPoolExecutor(1).submit(asyncio.run, asked()).result()
+    assert network.batches == [1, 1, 1, 2]
 
 
 @pytest.mark.slow
