@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 # 240 real images of 256 x 256, which are no part of the project.
 NUCLEI = PROJECT.parent / "shared" / "data" / "nuclei"
 KINDS = ("images", "masks")
-TILE = 64
+TILE = 32
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +129,8 @@ def iou(first: npt.NDArray[np.uint8], second: npt.NDArray[np.uint8]) -> float:
 @pytest.mark.verify
 @pytest.mark.skipif(not NUCLEI.is_dir(), reason=f"{NUCLEI} is absent")
 def test_a_network_of_tiles_finds_the_nuclei_of_whole_images(tmp_path: Path) -> None:
-    """Each in its folder: 16 that no tile is of, and these as one image, which passes in tiles."""
-    names = sorted(path.name for path in (NUCLEI / "images").iterdir())[:96]
+    """Each in its folder: 12 that no tile is of, and these as one image, which passes in tiles."""
+    names = sorted(path.name for path in (NUCLEI / "images").iterdir())[:72]
     for kind in KINDS:
         for folder in ("tiles", "whole", "mosaic"):
             (tmp_path / folder / kind).mkdir(parents=True)
@@ -142,13 +142,15 @@ def test_a_network_of_tiles_finds_the_nuclei_of_whole_images(tmp_path: Path) -> 
                 Image.fromarray(pixels).save(tmp_path / "whole" / kind / name)
                 continue
             for top, left in np.ndindex(pixels.shape[0] // TILE, pixels.shape[1] // TILE):
+                if (top + left) % 4:
+                    continue
                 part = pixels[top * TILE : (top + 1) * TILE, left * TILE : (left + 1) * TILE]
                 Image.fromarray(part).save(tmp_path / "tiles" / kind / f"{number}_{top}_{left}.png")
-        mosaic = np.block([held[first : first + 4] for first in range(0, 16, 4)])
+        mosaic = np.block([held[first : first + 4] for first in range(0, 12, 4)])
         Image.fromarray(mosaic).save(tmp_path / "mosaic" / kind / "all.png")
     write_manifest(check_folder(tmp_path / "tiles", "255"), tmp_path / "tiles" / "manifest.json")
     tiles_alone: dict[str, Any] = {"image_height": TILE, "image_width": TILE}
-    point = make_point(tmp_path / "tiles", width=16, depth=4, epochs=4, batch_per_worker=16, **tiles_alone)
+    point = make_point(tmp_path / "tiles", width=16, depth=3, epochs=5, batch_per_worker=16, **tiles_alone)
     train(tmp_path / "run", point)
     found = {}
     for folder in ("whole", "mosaic"):

@@ -57,11 +57,9 @@ def main() -> int:
     masks.require_own_folder(output, arguments.images, masks.TABLE_NAME)
     cores = len(os.sched_getaffinity(0))
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
-    config, record = masks.trained_network(arguments.run)
-    weights = record.results[-1].weights_sha256
-    network = masks.network_origin(config, weights, resize=arguments.resize)
     if cluster:
         geometry(cluster, arguments.workers)
+        masks.trained_network(arguments.run)  # not after hours in the queue
         _require_no_job(cluster.slurm, output)
     elif arguments.workers > cores:
         raise UserError(f"--workers {arguments.workers}: allowed: at most {cores}, the cores of this machine")
@@ -73,7 +71,7 @@ def main() -> int:
     refused, failure = _make_masks(arguments, cluster, pairs, begin)
     seconds = (_moment(output) - begin) / 1e9
     moments = _moments(begin, output, pairs)
-    rows, made, scored = _table(output, pairs, network)
+    rows, made, scored = _table(output, pairs)
     write_atomically(output / masks.TABLE_NAME, rows, READABLE)
     images = count(len(scored), "image")
     iou = PixelCounts(*map(sum, zip(*scored, strict=True))).iou if scored else None
@@ -134,10 +132,8 @@ def _make_masks(
             code = launch(program, arguments.workers, log, cores, show)
             said = f"a worker ended with code {code}:\n{log.read_text(errors='replace')}"
     lines = said.splitlines()
-    refused, errors = (
-        [line.removeprefix(word) for line in lines if line.startswith(word)]
-        for word in (masks.REFUSED, "error: ")
-    )
+    refused = [line.removeprefix(masks.REFUSED) for line in lines if line.startswith(masks.REFUSED)]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return refused, UserError(errors[0] if errors else said, code) if code != EXIT_OK else None
 
 
@@ -222,10 +218,10 @@ def _note_speed(path: Path, workers: int, moments: list[int]) -> None:
     print(f"{path}: {images / seconds:.1f} images/s on {count(workers, 'worker')}, after the first masks")
 
 
-def _table(output: Path, pairs: list[FilePair], network: dict[str, str]) -> tuple[str, int, list[list[int]]]:
-    """Return a row for each image as CSV, how many have a mask of this network, and the counts of these.
+def _table(output: Path, pairs: list[FilePair]) -> tuple[str, int, list[list[int]]]:
+    """Return a row for each image as CSV, the number of masks, and the counts of those with a known truth.
 
-    An image without has its name alone in its row. There are no counts where no truth is known.
+    An image without a mask has its name alone in its row.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -235,7 +231,7 @@ def _table(output: Path, pairs: list[FilePair], network: dict[str, str]) -> tupl
     for pair in pairs:
         path = masks.mask_path(output, pair)
         mask, texts = masks.read_mask(path) or (None, {})
-        if mask is None or not masks.is_made_by(texts, network):
+        if mask is None:
             writer.writerow([pair.image] + [""] * (len(_COLUMNS) - 1))
             continue
         made += 1

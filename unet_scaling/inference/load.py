@@ -51,12 +51,7 @@ class Load:
 
 
 def measure_latency(
-    run: Path,
-    images: Path,
-    output: Path,
-    goal_ms: float | None,
-    options: Sequence[str] = (),
-    seconds: float = SECONDS,
+    run: Path, images: Path, output: Path, goal_ms: float | None, *options: str, seconds: float = SECONDS
 ) -> Path:
     """Measure all settings at all rates, and name the setting for a goal; return the table, which grows.
 

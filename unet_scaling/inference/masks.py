@@ -3,9 +3,7 @@
 Imported by the command: needs no torch.
 """
 
-import hashlib
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,8 +24,6 @@ COUNTS_KEY = "counts"
 TABLE_NAME = "segments.csv"
 # Begins the line of a worker about an image that has no mask.
 REFUSED = "refused: "
-# Options of data that change a pixel of an image or a mask.
-_OF_PIXELS = ("image_height", "image_width", "channels", "intensity", "foreground")
 # In the folder of the masks: scripts and outputs of jobs.
 JOBS_FOLDER = ".segment"
 
@@ -58,19 +54,6 @@ def trained_network(run: Path) -> tuple[RunConfig, Record]:
     if not recorded.state.is_complete or not recorded.record:
         raise UserError(f"{run} is not complete: {recorded.state.reason or recorded.state.state}")
     return config, recorded.record
-
-
-def network_origin(config: RunConfig, weights_sha256: str, *, resize: bool) -> dict[str, str]:
-    """Return what all masks of a call have in common: weights, options, and how sizes are treated."""
-    options = config.data.model_dump_json(include={*_OF_PIXELS}).encode()
-    size = "of training" if resize else "at the scale of training"
-    return {"weights": weights_sha256, "data": hashlib.sha256(options).hexdigest(), "size": size}
-
-
-def is_made_by(texts: dict[str, str], network: dict[str, str]) -> bool:
-    """Return whether a mask with these texts is of this `network_origin`."""
-    known: dict[str, str] = json.loads(texts.get(ORIGIN_KEY, "{}"))
-    return network.items() <= known.items()
 
 
 def image_path(folder: Path, pair: FilePair) -> Path:

@@ -3,11 +3,9 @@
 Each image passes through the network alone, as in an evaluation: neither batches nor workers change a mask.
 Training brought every image to one size, each by a scale of its own. An image whose scale would lie among
 these is brought to that size, too, so the counts of the test images are those of the record. A larger or
-smaller one is taken at the median scale instead, at which the network knows objects.
-
-Workers exchange nothing: number r of n takes the images r, r + n, ... of the sorted names. A mask is written
-whole or not at all, with what it was made of in its text, and not made twice. An image that is refused is
-named, and has no mask.
+smaller one is taken at the median scale, at which the network knows objects. Workers exchange nothing:
+number r of n takes the images r, r + n, ... of the sorted names. A mask is written whole or not at all, with
+what it was made of in its text, and not made twice. An image that is refused is named, and has no mask.
 """
 
 import argparse
@@ -56,6 +54,8 @@ from unet_scaling.task.task import UNetTask, count_pixels
 _WHITE = 255
 _NOT_FINITE = 1
 Region = tuple[Bytes, list[int]]
+# Options of data that change a pixel of an image or a mask.
+_OF_PIXELS = ("image_height", "image_width", "channels", "intensity", "foreground")
 # Of the largest level of the network at once: 1024 x 1024 pixels at width 8, which take about 500 MB.
 MOST_VALUES = 8 * 2**20
 # Of an image at the scale of training: with its mask and its prediction 400 MB.
@@ -100,10 +100,11 @@ class Segmenter:
 
     def origin(self, image: bytes, truth: bytes) -> str:
         """Return what a mask is made of, as JSON: the SHA-256 of the weights, the options and the files."""
-        network = masks.network_origin(self.config, self.weights_sha256, resize=self.scales is None)
-        contents = {"image": image, "mask": truth}
+        options = self.config.data.model_dump_json(include={*_OF_PIXELS}).encode()
+        contents = {"data": options, "image": image, "mask": truth}
         digests = {name: hashlib.sha256(each).hexdigest() for name, each in contents.items()}
-        return json.dumps(network | digests)
+        size = "resized" if self.scales is None else "at the scale of training"
+        return json.dumps({"weights": self.weights_sha256, "size": size} | digests)
 
     def fit(self, path: Path, pixels: Pixels, truth: Bytes | None = None) -> FittedImage:
         """Return an image as the network takes it, with its true mask [h, w] of 0 and 1 where there is one.
@@ -212,7 +213,7 @@ def _trained_manifest(config: RunConfig, header: Header, words: str) -> Manifest
 def segment(segmenter: Segmenter, folder: Path, pair: FilePair, output: Path) -> bool:
     """Write the mask of an image, unless it is there; return whether it was made.
 
-    Raises UserError: 65 where the image is refused, which leaves no mask of another image or network either.
+    Raises UserError: 65 where the image is refused.
     """
     target = masks.mask_path(output, pair)
     known = ""
@@ -221,14 +222,6 @@ def segment(segmenter: Segmenter, folder: Path, pair: FilePair, output: Path) ->
         if masks.ORIGIN_KEY not in texts:
             raise UserError(f"{target} is there and was not made by segment; name another --output")
         known = texts[masks.ORIGIN_KEY]
-    try:
-        return _write_mask(segmenter, folder, pair, target, known)
-    except UserError:
-        target.unlink(missing_ok=True)
-        raise
-
-
-def _write_mask(segmenter: Segmenter, folder: Path, pair: FilePair, target: Path, known: str) -> bool:
     path = masks.image_path(folder, pair)
     content = read_bytes(path)
     truth = read_bytes(folder / MASKS_FOLDER / pair.mask) if pair.mask else b""
@@ -267,6 +260,8 @@ def main() -> None:
         except UserError as error:
             if error.exit_code != EXIT_BAD_DATA:
                 raise
+            # It would be of another image or network.
+            masks.mask_path(arguments.output, pair).unlink(missing_ok=True)
             print(f"{masks.REFUSED}{clean(error)}", file=sys.stderr, flush=True)
 
 

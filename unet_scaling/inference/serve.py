@@ -38,7 +38,7 @@ def main() -> None:
         chosen = {"--any-depth": arguments.any_depth, "--resize": arguments.resize}
         options = [option for option, is_chosen in chosen.items() if is_chosen]
         table = load.measure_latency(
-            arguments.run, arguments.measure, arguments.output, arguments.goal, options
+            arguments.run, arguments.measure, arguments.output, arguments.goal, *options
         )
         # By name, as the commands of unet_scaling/subcommands.py: the library does not import the analysis.
         drawn = import_module("analysis.figures.serving").draw_latencies(table)

@@ -68,7 +68,9 @@ class Batcher:
         while True:
             await self._filled()
             batch = [self._waiting.popleft()]
-            while self._waiting and len(batch) < self.largest and _may_share(batch[0], self._waiting[0]):
+            while self._waiting and len(batch) < self.largest:
+                if batch[0][0].is_alone or self._waiting[0][0].is_alone:
+                    break
                 batch.append(self._waiting.popleft())
             regions = await self._regions([image for image, _, _ in batch])
             self.images += len(batch)
@@ -102,10 +104,6 @@ class Batcher:
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._arrived.wait()
-
-
-def _may_share(*waiting: tuple[FittedImage, float, asyncio.Future[Region]]) -> bool:
-    return not any(image.is_alone for image, _, _ in waiting)
 
 
 @dataclass

@@ -111,12 +111,6 @@ class ImageScales(StrictModel):
     median: AboveZero
     highest: AboveZero = Field(description="of the smallest image")
 
-    @model_validator(mode="after")
-    def _is_ordered(self) -> Self:
-        if not self.lowest <= self.median <= self.highest:
-            raise ValueError(f"scales {self.lowest}, {self.median}, {self.highest} do not ascend")
-        return self
-
 
 class Header(AttemptFacts):
     """The facts of a run: enough to repeat it, and to decide whether it may be compared."""
