@@ -47,6 +47,7 @@ from tests.tampering import (
 )
 from unet_scaling.study.config import Framework
 from unet_scaling.study.files import write_verified
+from unet_scaling.study.options import ImageScales
 from unet_scaling.study.record import RECORD_NAME, read_record, set_launch_aside
 from unet_scaling.study.record_lines import (
     PHASE_COLUMNS,
@@ -56,7 +57,6 @@ from unet_scaling.study.record_lines import (
     Evaluation,
     GpuFacts,
     Header,
-    ImageScales,
     Resumed,
     WorkerFacts,
 )

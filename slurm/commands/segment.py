@@ -83,7 +83,7 @@ def main() -> int:
     if arguments.speeds:
         _note_speed(arguments.speeds, arguments.workers, moments)
     for problem in (*problems, *refused):
-        print(f"{masks.REFUSED}{problem}", file=sys.stderr)
+        print(f"{masks.REFUSED_PREFIX}{problem}", file=sys.stderr)
     missing = len(pairs) - made
     if not failure and missing > len(refused):
         # Of a file system that shows files late to other nodes.
@@ -132,7 +132,8 @@ def _make_masks(
             code = launch(program, arguments.workers, log, cores, show)
             said = f"a worker ended with code {code}:\n{log.read_text(errors='replace')}"
     lines = said.splitlines()
-    refused = [line.removeprefix(masks.REFUSED) for line in lines if line.startswith(masks.REFUSED)]
+    prefix = masks.REFUSED_PREFIX
+    refused = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return refused, UserError(errors[0] if errors else said, code) if code != EXIT_OK else None
 

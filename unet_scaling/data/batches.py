@@ -35,8 +35,8 @@ from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.epoch_meter import NO_CLOCK, Clock
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError, kill_loader_processes
-from unet_scaling.study.options import AUGMENTATION_STREAM, TRANSFORM_STREAM, Data
-from unet_scaling.study.record_lines import ComputeFacts, ImageScales, Phase
+from unet_scaling.study.options import AUGMENTATION_STREAM, TRANSFORM_STREAM, Data, ImageScales
+from unet_scaling.study.record_lines import ComputeFacts, Phase
 
 # Tensors, alone or nested as the task's functions take them.
 Batch = Any

@@ -61,9 +61,8 @@ from unet_scaling.data.pixels import (
 )
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError, or_user_error
 from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
-from unet_scaling.study.options import Data
+from unet_scaling.study.options import Data, ImageScales
 from unet_scaling.study.progress import map_in_order
-from unet_scaling.study.record_lines import ImageScales
 
 # Of the 64 of a SHA-256: enough to tell two files apart in a message.
 SHOWN_DIGEST_CHARACTERS = 12

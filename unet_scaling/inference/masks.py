@@ -23,7 +23,7 @@ ORIGIN_KEY = "unet-scaling segment"
 COUNTS_KEY = "counts"
 TABLE_NAME = "segments.csv"
 # Begins the line of a worker about an image that has no mask.
-REFUSED = "refused: "
+REFUSED_PREFIX = "refused: "
 # In the folder of the masks: scripts and outputs of jobs.
 JOBS_FOLDER = ".segment"
 

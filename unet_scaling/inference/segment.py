@@ -46,7 +46,8 @@ from unet_scaling.run.training_state import WEIGHTS_NAME, load_weights, set_floa
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError, run_worker
 from unet_scaling.study.files import READABLE, write_atomically
-from unet_scaling.study.record_lines import Header, ImageScales
+from unet_scaling.study.options import ImageScales
+from unet_scaling.study.record_lines import Header
 from unet_scaling.study.study_file import config_path, read_config
 from unet_scaling.study.texts import clean
 from unet_scaling.task.task import UNetTask, count_pixels
@@ -59,7 +60,7 @@ _OF_PIXELS = ("image_height", "image_width", "channels", "intensity", "foregroun
 # Of the largest level of the network at once: 1024 x 1024 pixels at width 8, which take about 500 MB.
 MOST_VALUES = 8 * 2**20
 # Of an image at the scale of training: with its mask and its prediction 400 MB.
-MOST_PIXELS = 2**27
+MOST_SCALED_PIXELS = 2**27
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,8 @@ class Segmenter:
             raise UserError(f"{path}: is {mode}, {cure}", EXIT_BAD_DATA)
         height, width = pixels.shape[:2]
         box, size = self.place(height, width)
-        if size[0] * size[1] > MOST_PIXELS:
-            found = f"{size[1]} x {size[0]} pixels at the scale of training exceed {MOST_PIXELS}"
+        if size[0] * size[1] > MOST_SCALED_PIXELS:
+            found = f"{size[1]} x {size[0]} pixels at the scale of training exceed {MOST_SCALED_PIXELS}"
             raise UserError(f"{path}: {found}; cut it into tiles, or say --resize", EXIT_BAD_DATA)
         image = fit_image(to_image(pixels, data.channels, data.intensity), *size, box)
         mask = np.zeros(size, np.uint8) if truth is None else fit_mask(truth, *size, box)
@@ -262,7 +263,7 @@ def main() -> None:
                 raise
             # It would be of another image or network.
             masks.mask_path(arguments.output, pair).unlink(missing_ok=True)
-            print(f"{masks.REFUSED}{clean(error)}", file=sys.stderr, flush=True)
+            print(f"{masks.REFUSED_PREFIX}{clean(error)}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

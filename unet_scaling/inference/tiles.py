@@ -16,7 +16,7 @@ MARGIN = 6
 Part = tuple[slice, slice]
 
 
-class Tile(NamedTuple):
+class ImageTile(NamedTuple):
     """Rows and columns of an image that are taken, what of it is kept, and this within the taken ones."""
 
     taken: Part
@@ -24,7 +24,7 @@ class Tile(NamedTuple):
     kept_of_taken: Part
 
 
-def tiles(height: int, width: int, depth: int, most_pixels: int) -> Iterator[Tile]:
+def tiles(height: int, width: int, depth: int, most_pixels: int) -> Iterator[ImageTile]:
     """Yield tiles whose kept parts cover an image once; one alone where it has at most so many pixels.
 
     Height and width of a larger image are multiples of 2^(depth-1). A tile has at most `most_pixels`, or four
@@ -36,7 +36,7 @@ def tiles(height: int, width: int, depth: int, most_pixels: int) -> Iterator[Til
     if height * width <= most_pixels:
         side = max(height, width)
     for parts in product(_spans(height, side, margin, multiple), _spans(width, side, margin, multiple)):
-        yield Tile(*zip(*parts, strict=True))
+        yield ImageTile(*zip(*parts, strict=True))
 
 
 def _spans(length: int, side: int, margin: int, multiple: int) -> Iterator[tuple[slice, slice, slice]]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_serializer, model_validator
+from pydantic import Field, PositiveFloat, model_serializer, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from unet_scaling.study.validation import Digest, StrictModel
@@ -129,6 +129,16 @@ class Data(StrictModel):
     @property
     def manifest_path(self) -> Path:
         return Path(self.manifest) if self.manifest else Path(self.folder, "manifest.json")
+
+
+class ImageScales(StrictModel):
+    """The scales of a data set: pixels of data.image_height x data.image_width for one of an image's own."""
+
+    median_height: PositiveFloat = Field(description="of the images' own sizes, in pixels")
+    median_width: PositiveFloat
+    lowest: PositiveFloat = Field(description="of the largest image")
+    median: PositiveFloat
+    highest: PositiveFloat = Field(description="of the smallest image")
 
 
 class TaskData(Data):

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, FiniteFloat, JsonValue, NonNegativeInt, PositiveInt, model_validator
 
 from unet_scaling.study.config import Framework, RunConfig
-from unet_scaling.study.options import Count
+from unet_scaling.study.options import Count, ImageScales
 from unet_scaling.study.validation import Digest, StrictModel
 
 # A GPU's events and the processor's clock drift apart by some millionths, and count whole microseconds.
@@ -102,16 +102,6 @@ class ComputeFacts(StrictModel):
     assumption: str | None = Field(None, description="where its figures come from, if not measured")
 
 
-class ImageScales(StrictModel):
-    """The scales of a data set: pixels of data.image_height x data.image_width for one of an image's own."""
-
-    median_height: AboveZero = Field(description="of the images' own sizes, in pixels")
-    median_width: AboveZero
-    lowest: AboveZero = Field(description="of the largest image")
-    median: AboveZero
-    highest: AboveZero = Field(description="of the smallest image")
-
-
 class Header(AttemptFacts):
     """The facts of a run: enough to repeat it, and to decide whether it may be compared."""
 
@@ -121,9 +111,7 @@ class Header(AttemptFacts):
     config_sha256: Digest
     train_images: PositiveInt
     test_images: PositiveInt
-    scales: ImageScales | None = Field(
-        None, description="at which an IoU holds; none in early records, and of a task without images"
-    )
+    scales: ImageScales | None = Field(None, description="at which an IoU holds; none in early records")
     initial_weights_sha256: Digest
     gradient_bytes: PositiveInt | None = Field(
         None,
