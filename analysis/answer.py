@@ -15,6 +15,7 @@ import pandas as pd
 
 from analysis.contrast import NO, NOT_ENOUGH, PAIR, SUGGESTED, Check, PointPair, medians_disagree, pair_of
 from analysis.decide import (
+    LOST,
     MOST_EFFICIENCY,
     Candidate,
     Kind,
@@ -24,6 +25,7 @@ from analysis.decide import (
     repeats_for_intervals,
     slower_framework,
 )
+from analysis.iou_causes import cause_of
 from analysis.options import is_knob
 from analysis.stats import RECOMMENDED_REPEATS
 from analysis.study import COMPARED, NAMES, NOT_PROVEN_EQUAL, POINT, Study
@@ -31,6 +33,7 @@ from analysis.text import Row, after, capitalised, count, device_of, lines
 from analysis.trust import Light, Tile, Trust, incomplete
 from unet_scaling import PROJECT
 from unet_scaling.study.disturbance import MOST_DISTURBED
+from unet_scaling.study.options import FEWEST_JUDGED_STEPS
 from unet_scaling.study.texts import CALLED, LAUNCH_HINT
 
 COST_TITLE = "Time and cost"
@@ -90,7 +93,7 @@ def _answer(advice: Recommendation, trust: Trust, cause: object, slower: str) ->
     study = trust.study
     context: dict[str, object] = {
         "advice": advice, "points": advice.candidates, "study": study, "device": device_of(study),
-        "cause": cause, "slower": slower,
+        "cause": cause, "slower": slower, "score_cause": cause_of(study.subject, advice.subject),
     }  # fmt: skip
     line = _headline(advice, context)
     # An unfair comparison names what speaks against it, and claims nothing.
@@ -138,11 +141,11 @@ def _iou_light(study: Study, point: Candidate) -> Light:
     row = point.row
     if not study.provenance_known:
         return "unknown"
-    if point.criterion == "other_iou" or row["diverged"] or row["learned"] == "no":
+    if point.criterion in ("other_iou", "not_learned") or row["diverged"]:
         return "bad"
-    if row["non_inferior"] == "baseline" or math.isnan(row["difference"]):
-        return "unknown"
-    lights: dict[str, Light] = {"yes": "good", "no": "bad"}
+    if row["non_inferior"] in ("baseline", "not judged") or math.isnan(row["difference"]):
+        return "bad" if row["learned"] == "no" and not row["steps"] < FEWEST_JUDGED_STEPS else "unknown"
+    lights: dict[str, Light] = {"yes": "good", **dict.fromkeys(LOST, "bad")}
     return lights.get(row["non_inferior"], "caution")
 
 

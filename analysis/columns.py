@@ -46,8 +46,9 @@ def _repeats_of_undecided(table: pd.DataFrame) -> pd.DataFrame:
 
 def _with_reasons(table: pd.DataFrame) -> pd.DataFrame:
     """Return what stands against "not inferior", where it is in doubt."""
-    unclear = table["non_inferior"].isin(("no", "not shown"))
-    return _without_zeros(table).assign(why_not=table["why"].where(unclear, ""))
+    clear = table["non_inferior"].isin(("yes", "baseline"))
+    why = table["not_judged"].mask(table["not_judged"] == "", table["why"])
+    return _without_zeros(table).assign(why_not=why.mask(clear, ""))
 
 
 def _without_zeros(table: pd.DataFrame) -> pd.DataFrame:
@@ -89,6 +90,9 @@ TABLES = (
         step_seconds | seconds over steps
         loss | of the last epoch
         iou, dice | of the last evaluation
+        iou_running | with the statistics of norm layers that training left; empty where not known
+        statistics | which of them `iou` is of: recomputed for its weights, running: as training left them, or
+            none in the model; early records do not say whether a model of one's own has such layers
         test_images | images that it evaluated
         training_seconds | of all epochs, warm-up included
         hosts, nodes | names of the hosts, and how many
@@ -166,7 +170,8 @@ TABLES = (
         same_weights | pairs that trained exactly the same weights; empty where none was evaluated
             | same weights | text
         difference ± | IoU of native DDP minus that of the framework
-        equal_within_margin | yes, no, or not shown | {score} equal within margin | badge
+        equal_within_margin | yes, no, suggests either, not shown, or not judged
+            | {score} equal within margin | badge
         """,
         "Every framework against native DDP, in studies that have more than native DDP and Horovod.",
         "frameworks", "What each framework costs at your step length, against native DDP"),
@@ -225,7 +230,8 @@ TABLES = (
         seeds | runs with their own seed | seeds | ,.0f
         test_images | images evaluated in each
         iou ± | | {score} | .4f ±
-        difference ± | to the same series on 1 worker, paired by repeat | difference to 1 worker | +.4f ±
+        difference ± | to the same series on 1 worker, paired by repeat; the interval excludes the margin only
+            where that holds for all points together | difference to 1 worker | +.4f ±
         pairs | repeats that both have
         (non_inferior) | | {score} kept | badge
         diverged | runs of the point that diverged | diverged | ,.0f
@@ -234,8 +240,14 @@ TABLES = (
         learned | whether 1 worker of the series scores more than that, by its whole interval and
             `iou_margin`: yes, no, or not known
         margin | the one used: at most 10 % of what 1 worker learned beyond a constant prediction
-        non_inferior | baseline, yes, no, or not shown
+        non_inferior | baseline, yes, no, suggests either (3 or 4 pairs), not shown, or not judged
         why | what stands behind the answer
+        steps | of the optimizer in a training, median over runs | optimizer steps | ,.0f
+        iou_running, statistics | as in `runs.csv`, median over seeds
+        (iou_running) | | {score} by training's statistics | .4f
+        epochs_needed | with which there are enough steps to judge, where there are not
+        not_judged | why nothing is judged, and what that needs: enough steps, something learned, enough test
+            images, a score that no longer rises and that can tell; else empty
         (why_not) | | why not | text
         """,
         "", "iou", "{score} of every point against the same framework on 1 worker", _with_reasons),
@@ -261,7 +273,8 @@ TABLES = (
         difference ± | IoU of native DDP minus that of Horovod
             | difference {short_native} - {short_horovod} | +.4f ±
         margin | the one used, as in iou.csv, here of the better of the two
-        equal_within_margin | yes, no, or not shown | equal within the margin | badge
+        equal_within_margin | yes, no, suggests either, not shown, or not judged
+            | equal within the margin | badge
         why | what stands behind the answer
         """,
         "", "iou", "{score} of {native} against {horovod}"),
@@ -276,8 +289,9 @@ TABLES = (
         diverged | runs of the point that diverged | diverged | ,.0f
         constant_iou, learned, margin | as in iou.csv
         verdict | baseline; no loss or loss: the whole interval lies above or below minus the margin;
-            diverges: a run did; else undecided
+            diverges: a run did; not judged as in iou.csv; else undecided. 3 or 4 pairs only suggest it
         why | what stands behind the verdict
+        steps, not_judged | as in iou.csv
         """,
         "Where a study has played runs (`training.plays`, [plan_quality.md](plan_quality.md)): the IoU of "
         "played and of real runs at every number of workers.", "played",
@@ -307,6 +321,7 @@ TABLES = (
         images_per_epoch, steps_per_epoch | as on so many workers
         loss | of the last epoch
         iou, dice | of the last evaluation
+        iou_running, statistics | as in `runs.csv`
         test_images | images that it evaluated
         scores | all of a task that has several, by name; else empty
         """,
@@ -337,7 +352,7 @@ TABLES = (
         difference ± | of the score to the point beside it, paired by seed | {score} - averaged gradients
             | +.4f ±
         margin | the one used, as in iou.csv
-        non_inferior | yes, no, or not shown | {score} kept | badge
+        non_inferior | yes, no, suggests either, not shown, or not judged | {score} kept | badge
         doubts | requirements of a fair comparison that both points do not meet | not met | text
         outcome | faster: with a score that is not inferior; faster, at a loss; faster, loss not excluded; not
             shown to be faster; slower; of 3 or 4 pairs, suggests these; withheld where something is not met

@@ -1,12 +1,13 @@
 """What to train with, as values: how every point stands, which one to choose, and the kind of answer.
 
 A point qualifies where the interval of its efficiency, against the common best 1-worker point, lies above the
-study's floor, its IoU is not inferior to 1 worker, and none of its runs diverged. Of those the one of largest
-throughput is chosen. A point that evidence speaks against is excluded; one that evidence is missing for is
-undecided. 1 worker always qualifies against itself: "stay" is the answer only where every larger count is
-excluded, since missing evidence is no reason to train on 1 worker. It names no framework: there is nothing to
-average on 1 worker. A framework is named alone only where the comparison at that count calls the others
-slower, or suggests it, or where a loss of IoU speaks against them.
+study's floor, its IoU is not inferior to 1 worker, and none of its runs diverged. Where no IoU can be judged
+(judged.py) points qualify by speed alone, which is said. Of those that qualify the one of largest throughput
+is chosen. A point that evidence speaks against is excluded; one that evidence is missing for is undecided.
+1 worker always qualifies against itself: "stay" is the answer only where every larger count is excluded,
+since missing evidence is no reason to train on 1 worker. It names no framework: there is nothing to average
+on 1 worker. A framework is named alone only where the comparison at that count calls the others slower, or
+suggests it, or where a loss of IoU speaks against them.
 
 And whether a study needs more repeats, and how long they take. The submission asks for it by
 `python -m analysis.decide logs/STUDY`.
@@ -17,6 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -31,7 +33,7 @@ from analysis.text import Row, count
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.config import Framework
 from unet_scaling.study.errors import UserError, run_program
-from unet_scaling.study.options import Criteria
+from unet_scaling.study.options import FEWEST_JUDGED_STEPS, Criteria
 from unet_scaling.study.record_lines import STARTUP_COLUMNS
 from unet_scaling.study.repeats import Precision
 from unet_scaling.study.run_state import Exclusion
@@ -41,14 +43,17 @@ from unet_scaling.study.texts import duration
 Standing = Literal["qualifies", "excluded", "undecided"]
 # What a point does not meet, or is not shown to; "other_iou": the other framework has a better IoU there.
 Criterion = Literal[
-    "", "diverged", "iou", "other_iou", "efficiency", "repeats", "no_baseline", "slow_baseline", "not_learned"
-]
+    "", "diverged", "iou", "other_iou", "efficiency", "repeats", "no_baseline", "slow_baseline",
+    "not_learned", "not_judged",
+]  # fmt: skip
 # scale: train on more workers; stay: on 1; undecided: evidence is missing, or other programs disturbed it;
 # speed: of emulated runs, or of a table without a score, which are fast enough and have no IoU;
 # unfair: the frameworks, or 1 worker and more, were not treated alike; played: of played runs, which have an
 # IoU and no speed (analysis/played.py); script: of a script, which nothing is compared with;
 # maps: of runs that tell of saliency maps only (analysis/saliency.py).
 Kind = Literal["scale", "stay", "speed", "undecided", "unfair", "played", "script", "maps"]
+# Answers that speak against a point: of few seeds as well, as a suggested speed does.
+LOST = ("no", "suggests no")
 # N workers cannot do more than N times the work of one; what is below 1.005 is shown as 1.00.
 MOST_EFFICIENCY = 1.005
 
@@ -248,30 +253,36 @@ def _candidates(
     missing = [name for framework, name in study.names.items() if framework in used - with_one]
     worst = max(points.to_dict("records"), key=lambda row: np.nan_to_num(row["efficiency_common_low"]))
     slow = worst if worst["efficiency_common_low"] > MOST_EFFICIENCY else None
-    candidates = [_judged(study, row, between, has_baseline=not missing, slow=slow) for row in rows]
+    # By speed alone none is preferred to one whose score is known.
+    has_judged = any(not row["not_judged"] and not math.isnan(row["difference"]) for row in rows)
+    judged = partial(_judged, study, between, has_baseline=not missing, has_judged=has_judged, slow=slow)
+    candidates = [judged(row) for row in rows]
     return CandidateSet(study, candidates, comparisons, missing, slow, _lost(study, rows))
 
 
 def _judged(
-    study: Study, row: Row, between: pd.DataFrame, *, has_baseline: bool, slow: Row | None
+    study: Study, between: pd.DataFrame, row: Row, *, has_baseline: bool, has_judged: bool, slow: Row | None
 ) -> Candidate:
     """Return how a point stands and why; evidence against it goes before missing evidence."""
     floor = least_efficiency(int(row["workers"]), study.criteria)
     low, high = row["efficiency_common_low"], row["efficiency_common_high"]
     better = _better(row, between)
     is_several = row["workers"] > 1
+    # So few steps teach little on 1 worker, too.
+    is_short = row["steps"] < FEWEST_JUDGED_STEPS
     rules: Sequence[tuple[bool, Standing, Criterion]] = (
         (bool(row["diverged"]), "excluded", "diverged"),
-        (row["non_inferior"] == "no", "excluded", "iou"),
+        (row["non_inferior"] in LOST, "excluded", "iou"),
         (high < floor, "excluded", "efficiency"),
         (better is not None, "excluded", "other_iou"),
-        (row["learned"] == "no" and is_several, "undecided", "not_learned"),
+        (row["learned"] == "no" and is_several and not is_short, "undecided", "not_learned"),
         (row["repeats"] < FEWEST_REPEATS, "undecided", "repeats"),
         (not has_baseline, "undecided", "no_baseline"),
         (math.isnan(low), "undecided", "repeats"),
         (slow is not None and is_several, "undecided", "slow_baseline"),
         (low < floor, "undecided", "efficiency"),
         (row["non_inferior"] == "not shown", "undecided", "iou"),
+        (bool(row["not_judged"]) and has_judged, "undecided", "not_judged"),
         (True, "qualifies", ""),
     )
     standing, criterion = next((standing, criterion) for applies, standing, criterion in rules if applies)
@@ -293,7 +304,7 @@ def _better(row: Row, between: pd.DataFrame) -> Row | None:
     matching: pd.DataFrame = between[own]
     for found in matching.to_dict("records"):
         low, high = sorted(sign * found[name] for name in ("difference_low", "difference_high"))
-        if high < -found["margin"] and found["equal_within_margin"] == "no":
+        if high < -found["margin"] and found["equal_within_margin"] in LOST:
             found["framework"] = found["framework"] if is_native else COMPARED[0]
             found["difference"] *= sign
             found["difference_low"], found["difference_high"] = low, high
@@ -371,7 +382,8 @@ def best_of(recommendations: Sequence[Recommendation]) -> Recommendation | None:
 def _beats(row: Row, other: Row) -> bool:
     faster = row["throughput_low"] > other["throughput_high"]
     margin = min(row["margin"], other["margin"])
-    return bool(faster and row["learned"] != "no" and row["iou_low"] > other["iou_high"] - margin)
+    is_judged = not (row["not_judged"] or other["not_judged"]) and row["learned"] != "no"
+    return bool(faster and is_judged and row["iou_low"] > other["iou_high"] - margin)
 
 
 @dataclass(frozen=True)

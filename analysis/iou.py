@@ -1,13 +1,14 @@
 """IoU on more workers: against 1 worker of the same framework, and native DDP against every other framework.
 
 Both are questions about differences of IoU paired by repeat: the launches of a repeat share seed, initial
-weights and test images. A point is not inferior where the whole interval of the median difference lies
-above -margin, and inferior where it lies below -margin; two frameworks are equal within the margin where it
-lies inside (-margin, margin). A difference that is "not significant" answers neither, so everything else is
+weights and test images. A point is not inferior where the whole interval of the difference lies above
+-margin, and inferior where it lies below -margin; two frameworks are equal within the margin where it lies
+inside (-margin, margin). A difference that is "not significant" answers neither, so everything else is
 "not shown" (the interval form of a non-inferiority test and of two one-sided tests of equivalence:
-Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657). Few seeds promise less than the nominal interval, and
-`why` says how much. Scores that a constant prediction reaches answer neither, and the margin is at most a
-share of what was learned beyond it.
+Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657). As for speed, an interval is the wider of Student's t
+and the bootstrap, corrected by Holm for the points that are compared, and fewer than 5 seeds only suggest
+an answer. What cannot be judged (judged.py) is asked neither, and the margin is at most a share of what was
+learned beyond a constant prediction.
 """
 
 import math
@@ -20,18 +21,23 @@ import pandas as pd
 
 from analysis import stats
 from analysis.contrast import KEY
+from analysis.judged import FEWEST_TEST_SAMPLES, Reason, Trained, sampling_error, trained_of, why_not_judged
 from analysis.study import COMPARED, NAMES, NAN, POINT, Array, Study, bounded
-from analysis.text import bracketed, count
+from analysis.text import bracketed, count, lines
 from unet_scaling.study.config import Framework
+from unet_scaling.study.options import FEWEST_JUDGED_STEPS
 
-MarginAnswer = Literal["yes", "no", "not shown"]
+MarginAnswer = Literal["yes", "no", "suggests yes", "suggests no", "not shown", "not judged"]
 COUNTS = ["true_positive", "false_positive", "false_negative", "true_negative"]
 # A constant prediction is to training what the placebo is to a drug: no margin may give away more than this
 # share of what was gained over it. A score that is 0.1 above the constant keeps the usual margin of 0.01.
 MARGIN_SHARE = 0.1
+# Whether a loss is below a margin is a question of one side: so often at most one of all answers is wrong.
+ONE_SIDED_SIGNIFICANCE = 0.05
 _IOU_COLUMNS = [
     *POINT, "seeds", "test_images", *bounded("iou", "difference"), "pairs", "diverged",
-    "constant_iou", "learned", "margin", "non_inferior", "why",
+    "constant_iou", "learned", "margin", "non_inferior", "why", "steps", "iou_running", "statistics",
+    "epochs_needed", "not_judged",
 ]  # fmt: skip
 _BETWEEN_COLUMNS = [*KEY, "pairs", *bounded("difference"), "margin", "equal_within_margin", "why"]
 TASK_SCORE_COLUMNS = [*POINT, "score", "judged", "seeds", *bounded("value")]
@@ -53,6 +59,7 @@ class PointSeeds:
     diverged: int
     constant: float = NAN
     kind: Literal["real", "played"] = "real"
+    trained: Trained = Trained()  # noqa: RUF009  (frozen)
 
     @property
     def series(self) -> tuple[str, str, str]:
@@ -63,6 +70,11 @@ class PointSeeds:
     def values(self) -> Array:
         """IoU of its runs."""
         return np.array(list(self.ious.values()), dtype=np.float64)
+
+    @property
+    def score(self) -> float:
+        """Median of these; NaN of none."""
+        return float(np.median(self.values)) if self.ious else NAN
 
 
 @dataclass(frozen=True)
@@ -96,29 +108,40 @@ class Learning:
 class MarginTest:
     """Answer of the differences (of `differences_of`) to a question with the margin of what was learned.
 
-    `diverged` counts the diverged runs of each owner.
+    `diverged` counts the diverged runs of each owner; `reason` is why nothing is judged.
     """
 
     difference: Mapping[str, float]
     answer: MarginAnswer
     learning: Learning
     diverged: Mapping[str, int]
+    reason: Reason = ""
 
     @property
     def shown(self) -> MarginAnswer:
-        """The answer; diverged runs have no IoU, so the others alone cannot show that nothing is lost.
+        """The answer; diverged runs have no IoU, so the others alone cannot show that nothing is lost."""
+        if self.reason:
+            return "not judged"
+        diverged = self.answer.endswith("yes") and any(self.diverged.values())
+        return "not shown" if diverged else self.answer
 
-        Where nothing was learned, nothing can be lost or kept.
-        """
-        diverged = self.answer == "yes" and any(self.diverged.values())
-        return "not shown" if diverged or self.learning.learned == "no" else self.answer
+
+def answer_of(difference: Mapping[str, float], *, yes: bool, no: bool) -> MarginAnswer:
+    """Return what a difference answers; of 3 or 4 seeds, what they suggest."""
+    is_few = difference["pairs"] < stats.RECOMMENDED_REPEATS
+    if yes:
+        return "suggests yes" if is_few else "yes"
+    if no:
+        return "suggests no" if is_few else "no"
+    return "not shown"
 
 
 def iou_table(study: Study) -> pd.DataFrame:
     """Return one row per point, in the order of the study's runs; what is not known is NaN.
 
-    IoU and differences are shares from 0 to 1, medians over seeds with 95 % intervals (the confidence that
-    few seeds allow stands in `why`). A point's diverged run forbids a "yes".
+    IoU and differences are shares from 0 to 1, medians over seeds with their intervals: that of IoU at 95 %
+    (the confidence that few seeds allow stands in `why`), that of a difference as the answer needs it. A
+    point's diverged run forbids a "yes".
     """
     points = seeds_of(study)
     of_one = {point.series: point for point in points if point.workers == 1}
@@ -137,29 +160,57 @@ def judged_points(
     study: Study, points: Sequence[PointSeeds], baselines: Sequence[PointSeeds | None]
 ) -> Iterator[tuple[dict[str, object], MarginTest]]:
     """Yield the cells of each point, and whether it is not inferior to 1 worker of its series."""
-    differences = differences_of([
+    pairs = [
         (point, baseline) if baseline and point.workers != 1 and study.provenance_known else None
         for point, baseline in zip(points, baselines, strict=True)
-    ])  # fmt: skip
-    intervals = stats.median_intervals([point.values for point in points], stats.SHARE)
+    ]
     learnings = learning_of(baselines, study.criteria.iou_margin)
-    for point, difference, interval, learning in zip(points, differences, intervals, learnings, strict=True):
+    reasons = _reasons(study, pairs, learnings)
+    differences = differences_of(pairs, [-each.margin for each in learnings], reasons)
+    intervals = stats.median_intervals([point.values for point in points], stats.SHARE)
+    for place, (point, difference, learning) in enumerate(zip(points, differences, learnings, strict=True)):
         cells = {
             **{name: getattr(point, name) for name in (*POINT, "test_images", "diverged")},
             **difference,
             "seeds": len(point.ious),
-            "iou": float(np.median(point.values)) if point.ious else NAN,
-            "iou_low": interval[0],
-            "iou_high": interval[1],
+            "iou": point.score,
+            "iou_low": intervals[place][0],
+            "iou_high": intervals[place][1],
             "constant_iou": point.constant,
             "learned": learning.learned,
             "margin": learning.margin,
+            "steps": point.trained.steps,
+            "iou_running": point.trained.running,
+            "statistics": point.trained.statistics,
         }
-        low, high = difference["difference_low"], difference["difference_high"]
-        answer: MarginAnswer = (
-            "yes" if low > -learning.margin else "no" if high < -learning.margin else "not shown"
-        )
-        yield cells, MarginTest(difference, answer, learning, {"this point": point.diverged})
+        yes = difference["difference_low"] > -learning.margin
+        answer = answer_of(difference, yes=yes, no=difference["difference_high"] < -learning.margin)
+        test = MarginTest(difference, answer, learning, {"this point": point.diverged}, reasons[place])
+        needed = point.trained.epochs_needed if test.reason == "steps" else NAN
+        why_not = _why_not(study, point, baselines[place], test)
+        yield cells | {"epochs_needed": needed, "not_judged": why_not}, test
+
+
+def _reasons(
+    study: Study, pairs: Sequence[tuple[PointSeeds, PointSeeds] | None], learnings: Sequence[Learning]
+) -> list[Reason]:
+    """Return why each pair is not judged; that of runs which learn nothing has no answer anyway."""
+    return [
+        why_not_judged(*pair, learning.learned, learning.margin) if pair and not study.kind.unlearned else ""
+        for pair, learning in zip(pairs, learnings, strict=True)
+    ]
+
+
+def _why_not(study: Study, point: PointSeeds, other: PointSeeds | None, test: MarginTest) -> str:
+    """Return in words why a point is not judged against another, and what it needs; empty where it is."""
+    if not test.reason or other is None:
+        return ""
+    shorter = min(point.trained, other.trained, key=lambda each: each.steps)
+    facts = {"steps": FEWEST_JUDGED_STEPS, "samples": FEWEST_TEST_SAMPLES}
+    error = sampling_error(point.trained, other.trained)
+    (text,) = lines("not_judged", reason=test.reason, point=point, other=other, shorter=shorter, error=error,
+                    fewest=facts, score=study.score)  # fmt: skip
+    return text
 
 
 def reasons_at(
@@ -170,8 +221,8 @@ def reasons_at(
         yield "what the others are compared with"
     elif baseline is None and study.provenance_known:
         yield f"no run on 1 worker to compare with: {cure}"
-    elif study.provenance_known and point.ious:
-        yield from _evidence(study, test)
+    elif baseline and study.provenance_known and point.ious:
+        yield from _evidence(study, point, baseline, test)
     yield from _evaluated(study, point, test)
 
 
@@ -190,20 +241,30 @@ def iou_between_frameworks(study: Study) -> pd.DataFrame:
         if other.framework == framework != COMPARED[0]
         and (other.options, other.workers) == (point.options, point.workers)
     ]
-    differences = differences_of([pair if study.provenance_known else None for pair in pairs])
-    better = [max(pair, key=lambda point: np.median(point.values)) for pair in pairs]
+    better = [max(pair, key=lambda point: point.score) for pair in pairs]
     learning = learning_of(better, study.criteria.iou_margin)
+    known = [pair if study.provenance_known else None for pair in pairs]
+    # Equal to the last digit in each seed, after however few steps: the frameworks train the same.
+    reasons: list[Reason] = [
+        "" if reason in ("steps", "rising") and one.ious == two.ious else reason
+        for reason, (one, two) in zip(_reasons(study, known, learning), pairs, strict=True)
+    ]
+    # The side of the margin that a difference may be beyond, or within, is the one that it is nearer to.
+    nearer = [each.margin if one.score > two.score else -each.margin
+              for (one, two), each in zip(pairs, learning, strict=True)]  # fmt: skip
+    differences = differences_of(known, nearer, reasons)
     rows = []
-    for (point, other), difference, learned in zip(pairs, differences, learning, strict=True):
+    for (point, other), difference, learned, reason in zip(
+        pairs, differences, learning, reasons, strict=True
+    ):
         low, high = difference["difference_low"], difference["difference_high"]
         margin = learned.margin
         inside = -margin < low and high < margin
-        outside = low > margin or high < -margin
-        answer: MarginAnswer = "yes" if inside else "no" if outside else "not shown"
+        answer = answer_of(difference, yes=inside, no=low > margin or high < -margin)
         framework: Framework = other.framework  # type: ignore[assignment]
         diverged = {NAMES[COMPARED[0]]: point.diverged, NAMES[framework]: other.diverged}
-        test = MarginTest(difference, answer, learned, diverged)
-        evidence = _evidence(study, test) if study.provenance_known else ()
+        test = MarginTest(difference, answer, learned, diverged, reason)
+        evidence = _evidence(study, point, other, test) if study.provenance_known else ()
         rows.append({
             **difference,
             "options": point.options,
@@ -224,9 +285,7 @@ def learning_of(points: Sequence[PointSeeds | None], least: float) -> list[Learn
         [np.array([]) if point is None else point.values for point in points], stats.SHARE
     )
     return [
-        Learning(least, float(np.median(point.values)), low, point.constant)
-        if point and point.ious
-        else Learning(least)
+        Learning(least, point.score, low, point.constant) if point and point.ious else Learning(least)
         for point, (low, _) in zip(points, intervals, strict=True)
     ]
 
@@ -244,6 +303,7 @@ def seeds_of(study: Study) -> list[PointSeeds]:
     constants = (last["true_positive"] + last["false_negative"]) / last.sum(axis="columns", skipna=False)
     runs = study.runs.assign(constant=study.runs["run"].map(constants).astype(float))
     runs["seed"] = runs["seed"].fillna(runs["repeat"]).astype(int)
+    trained = trained_of(study)
     points = []
     groups: dict[Any, pd.DataFrame] = dict(iter(runs.groupby(POINT, sort=False)))
     for key, own in groups.items():
@@ -253,50 +313,57 @@ def seeds_of(study: Study) -> list[PointSeeds]:
         without_iou = len(diverged.get(key, set()) - set(own["repeat"]))
         constant = float(own["constant"].median())
         point = (str(options), str(framework), str(knobs), int(workers))
-        points.append(PointSeeds(*point, ious, images, without_iou, constant))
+        points.append(PointSeeds(*point, ious, images, without_iou, constant, trained=trained[key]))
     return points
 
 
-def differences_of(pairs: Sequence[tuple[PointSeeds, PointSeeds] | None]) -> list[dict[str, float]]:
-    """Return IoU of the first point of each pair minus that of the second, in the seeds that both have."""
+def differences_of(
+    pairs: Sequence[tuple[PointSeeds, PointSeeds] | None], limits: Sequence[float], reasons: Sequence[Reason]
+) -> list[dict[str, float]]:
+    """Return IoU of the first point of each pair minus that of the second, in the seeds that both have.
+
+    An interval excludes its limit only where that holds for all pairs that are judged, those without a
+    reason, together; played and real runs are two families.
+    """
     samples = []
     for pair in pairs:
         first, second = (pair[0].ious, pair[1].ious) if pair else ({}, {})
         common = [first[seed] - second[seed] for seed in first if seed in second]
         samples.append(np.array(common, dtype=np.float64))
-    intervals = stats.median_intervals(samples)
+    ends = stats.median_intervals(samples)
+    contrasts = [stats.contrast_of([values], of) for values, of in zip(samples, ends, strict=True)]
+    tests = pd.DataFrame(contrasts, columns=list(stats.CONTRAST_COLUMNS))
+    limit = np.asarray(limits, dtype=np.float64)
+    from_limit = {name: tests[name] - limit for name in ("low", "high", "centre")}
+    kinds = [pair[0].kind if pair and not reason else "" for pair, reason in zip(pairs, reasons, strict=True)]
+    tests = tests.assign(**from_limit, family=kinds)
+    found = stats.corrected(tests, ["family"], 2 * ONE_SIDED_SIGNIFICANCE)
+    low, high = (np.clip(found[end] + limit, -1.0, 1.0) for end in ("low", "high"))
     return [
-        {
-            "pairs": len(values),
-            "difference": float(np.median(values)) if len(values) else NAN,
-            "difference_low": low,
-            "difference_high": high,
-        }
-        for values, (low, high) in zip(samples, intervals, strict=True)
-    ]
+        {"pairs": int(pairs), "difference": middle, "difference_low": first, "difference_high": last,
+         "comparisons": together}
+        for pairs, middle, first, last, together in zip(
+            tests["fewest"], tests["median"], low, high, found["comparisons"], strict=True)
+    ]  # fmt: skip
 
 
-def _evidence(study: Study, test: MarginTest) -> Iterator[str]:
+def _evidence(study: Study, point: PointSeeds, other: PointSeeds, test: MarginTest) -> Iterator[str]:
     difference, learning = test.difference, test.learning
     pairs = int(difference["pairs"])
     if pairs < stats.FEWEST_REPEATS:
         have = f"{count(pairs, 'repeat')} in common"
         yield f"{have}: at least {stats.FEWEST_REPEATS} are needed, {stats.RECOMMENDED_REPEATS} recommended"
-        return
-    if math.isnan(difference["difference"]):
+    elif math.isnan(difference["difference"]):
         yield f"the {study.score.title} of a run is not known: its counts give none"
-        return
-    margin = f"{learning.margin:g}"
-    if learning.margin != learning.least:
-        gain = learning.score - learning.constant
-        margin = f"{learning.margin:.2g} ({MARGIN_SHARE:.0%} of what was learned, {gain:.2g})"
-    ends = bracketed(difference["difference_low"], difference["difference_high"], "+.4f")
-    yield f"difference {difference['difference']:+.4f} {ends}, margin {margin}"
-    yield f"{100 * stats.coverage(pairs):.0f} % interval over {pairs} seeds"
-    if learning.learned == "no":
-        yield "1 worker learned no more than a constant prediction, so nothing can be lost or kept"
-    elif learning.learned == "not known":
-        yield "what a constant prediction scores is not known"
+    else:
+        margin = f"{learning.margin:g}"
+        if learning.margin != learning.least:
+            gain = learning.score - learning.constant
+            margin = f"{learning.margin:.2g} ({MARGIN_SHARE:.0%} of what was learned, {gain:.2g})"
+        ends = bracketed(difference["difference_low"], difference["difference_high"], "+.4f")
+        yield f"difference {difference['difference']:+.4f} {ends}, margin {margin}"
+    why_not = _why_not(study, point, other, test)
+    yield from lines("iou_evidence", test=test, point=point, other=other, study=study, why_not=why_not)
 
 
 def _evaluated(study: Study, point: PointSeeds, test: MarginTest) -> Iterator[str]:

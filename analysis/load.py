@@ -35,6 +35,8 @@ from analysis.study import (
     IS_READ,
     NAN,
     NOT_ASKED,
+    RECOMPUTED,
+    RUNNING,
     SCRIPTS,
     LeftOut,
     Run,
@@ -153,6 +155,11 @@ def _studies(
         ),
         real[0],
     )
+    notes: tuple[str, ...] = ()
+    if {RECOMPUTED, RUNNING} <= {run.row.statistics for run in (*real[0], *played[0])}:
+        # Those that training left are known of every run: none has to be left out.
+        real, played = ((_scored_alike(runs), others) for runs, others in (real, played))
+        notes = tuple(lines("notes", said="statistics"))
     both = [*real[0], *played[0]]
     # A point of which every run diverged is a point of the study all the same. Of both kinds, so that a set
     # of options has one name in all tables.
@@ -162,6 +169,7 @@ def _studies(
 
     def study_of(runs: Sequence[records.CompleteRun], others: Sequence[LeftOut]) -> Study:
         found = _study(name, runs, others, axes)
+        found = replace(found, notes=(*found.notes, *notes))
         return replace(found, criteria=criteria, score=score, unit=f"{score.samples} / s")
 
     study = study_of([run for run in real[0] if run.has_throughput], real[1])
@@ -169,6 +177,11 @@ def _studies(
     if of_maps:
         study = _with_maps_only(study, study_of(of_maps, []))
     return replace(study, played=_without_times(study_of(*played))) if any(played) else study
+
+
+def _scored_alike(runs: Sequence[records.CompleteRun]) -> list[records.CompleteRun]:
+    """Return the runs, those with recomputed statistics of norm layers as those that training left score."""
+    return [run.with_running_score() if run.row.statistics == RECOMPUTED else run for run in runs]
 
 
 def _as_trained(config: RunConfig) -> RunConfig:
@@ -276,6 +289,7 @@ def _study(
         axes=tuple(axes),
         notes=(*remarks(headers), *(f"{run.name}: {run.note}" for run in runs if run.note)),
         digests={run.name: run.digests.keys() for run in runs},
+        image_ious={run.name: run.image_ious for run in runs if run.image_ious is not None},
         saliency={run.name: run.saliency for run in runs if run.saliency},
         **tables,
     )

@@ -44,12 +44,16 @@ from analysis.text import Row, capitalised, count, device_of, lines, listed, ser
 from analysis.trust import Light, Tile, incomplete
 
 # From what a recommendation stops at to what it goes on with.
-LossVerdict = Literal["diverges", "loss", "undecided", "no loss", "baseline"]
+LossVerdict = Literal["diverges", "loss", "not judged", "undecided", "no loss", "baseline"]
 PLAYED_COLUMNS = [
     *POINT, "kind", "seeds", "test_images", *bounded("iou", "difference"), "pairs", "diverged",
-    "constant_iou", "learned", "margin", "verdict", "why",
+    "constant_iou", "learned", "margin", "verdict", "why", "steps", "not_judged",
 ]  # fmt: skip
-VERDICTS: Mapping[MarginAnswer, LossVerdict] = {"yes": "no loss", "no": "loss", "not shown": "undecided"}
+# Of few seeds as well: the sentences say that these suggest it.
+VERDICTS: Mapping[MarginAnswer, LossVerdict] = {
+    "yes": "no loss", "suggests yes": "no loss", "no": "loss", "suggests no": "loss",
+    "not shown": "undecided", "not judged": "not judged",
+}  # fmt: skip
 
 
 def played_table(study: Study, points: Sequence[PointSeeds]) -> pd.DataFrame:
@@ -158,7 +162,8 @@ def kept_ious(table: pd.DataFrame) -> list[KeptIou]:
         alone = rows[rows["workers"] == 1]
         counts: list[Row] = []
         for _, of in rows[rows["workers"] > 1].groupby("workers"):
-            telling = of[(of["verdict"] != "undecided") | (of["pairs"] == of["pairs"].max())]
+            is_open = of["verdict"].isin(("undecided", "not judged"))
+            telling = of[~is_open | (of["pairs"] == of["pairs"].max())]
             counts.append(min(telling.to_dict("records"), key=lambda row: order.index(row["verdict"])))
         shown = list(takewhile(lambda row: row["verdict"] == "no loss", counts))
         last = shown[-1] if shown else None

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -19,9 +19,13 @@ from analysis.study import (
     EVALUATION_COLUMNS,
     GPU_COLUMNS,
     NAN,
+    NO_STATISTICS,
     PROBE_COLUMNS,
+    RECOMPUTED,
+    RUNNING,
     SCORE_COLUMNS,
     STARTUP_TABLE_COLUMNS,
+    Array,
     LeftOut,
     Run,
 )
@@ -80,7 +84,8 @@ class CompleteRun:
     `row` is that of the table of runs, but for what the other runs of the study decide; `epochs` has one
     array per column, `rows` the rows of each of ROW_TABLES, all without the run's name. `config` is the
     header's, with the operational options that all runs compared share; `score_name` is that of the score
-    which is judged; `note` why a file beside the record cannot be read.
+    which is judged; `note` why a file beside the record cannot be read. `running` are the cells of the last
+    evaluation that differ with the statistics of norm layers that training left.
     """
 
     name: str
@@ -94,6 +99,19 @@ class CompleteRun:
     digests: Digests
     saliency: record_lines.Saliency | None = None
     note: str = ""
+    image_ious: Array | None = None
+    running: Cells = field(default_factory=dict)
+
+    def with_running_score(self) -> "CompleteRun":
+        """Return the run as its last evaluation scores it with the statistics that training left.
+
+        Of its other evaluations, and of its further scores, these are not known.
+        """
+        last = self.rows["evaluations"][-1] | self.running
+        row = replace(self.row, iou=self.row.iou_running, statistics=RUNNING, dice=NAN, scores="")
+        return replace(
+            self, row=row, rows={**self.rows, "evaluations": [last], "scores": []}, image_ious=None
+        )
 
     @property
     def has_throughput(self) -> bool:
@@ -174,6 +192,7 @@ def _complete_run(folder: Path, record: Record, note: str) -> CompleteRun:
     }
     last = rows["evaluations"][-1] if rows["evaluations"] and not header.is_emulated else {}
     scores = [(row["score"], row["value"]) for row in rows["scores"] if row["epochs"] == last.get("epochs")]
+    image_ious = getattr(record.results[-1], "image_ious", None) if last else None
     row = Run(
         run=name_of(folder),
         framework=config.framework,
@@ -181,6 +200,7 @@ def _complete_run(folder: Path, record: Record, note: str) -> CompleteRun:
         repeat=config.repeat,
         seed=config.seed,
         iou=last.get("iou", NAN),
+        **(_statistics(config, record.results[-1]) if last else {}),
         dice=last.get("dice", NAN),
         test_images=last.get("images", NAN),
         training_seconds=last.get("training_seconds", float(epochs["seconds"].sum())),
@@ -201,6 +221,8 @@ def _complete_run(folder: Path, record: Record, note: str) -> CompleteRun:
         digests=_measured_digests(record.epochs),
         saliency=record.saliency,
         note=note,
+        image_ious=None if image_ious is None else np.array(image_ious, dtype=np.float64),
+        running=_running_row(record.results[-1]) if last else {},
     )
 
 
@@ -236,7 +258,33 @@ def epoch_columns(epochs: Sequence[record_lines.Epoch], stalled: Collection[int]
 def _evaluation_row(result: record_lines.Evaluation) -> Cells:
     """Return an evaluation; the score that is judged, of any task, stands as `iou`."""
     cells = {name: getattr(result, name, None) for name in EVALUATION_COLUMNS[1:]} | {"iou": result.score}
-    return {name: NAN if value is None else value for name, value in cells.items()}
+    return {name: _known(value) for name, value in cells.items()}
+
+
+def _running_row(result: record_lines.Evaluation) -> Cells:
+    """Return what is another in the row of an evaluation with the statistics that training left."""
+    running = result.statistics.running if result.statistics else None
+    if running is None:
+        return {}
+    is_built_in = isinstance(result, record_lines.Result)
+    counts = vars(record_lines.PixelCounts(*running.counts)) if is_built_in else {}
+    return {"iou": _known(running.score), "dice": NAN, "image_iou": NAN, **counts}
+
+
+def _statistics(config: RunConfig, result: record_lines.Evaluation) -> Cells:
+    """Return which statistics of norm layers a score is of, and the score with those that training left."""
+    recomputed = result.statistics
+    if recomputed is None:
+        is_without = not config.has_own_task and config.model.batch_norm == "off"
+        return {"statistics": NO_STATISTICS if is_without else RUNNING, "iou_running": _known(result.score)}
+    if not recomputed.layers:
+        return {"statistics": NO_STATISTICS, "iou_running": _known(result.score)}
+    running = recomputed.running
+    return {"statistics": RECOMPUTED, "iou_running": _known(running.score if running else None)}
+
+
+def _known(number: float | None) -> float:
+    return NAN if number is None else number
 
 
 def _rows_of_lists(line: object | None, names: Sequence[str]) -> list[Cells]:

@@ -100,7 +100,8 @@ class Run:
 
     `options` and `knobs` are labels of what varies in the study, in all frameworks or in one only. `hosts`
     are those of all its attempts, and `started_utc` is the first one's. `disturbed` is why the launch counts
-    as disturbed (unet_scaling/study/disturbance.py), empty where it does not.
+    as disturbed (unet_scaling/study/disturbance.py), empty where it does not. `statistics` says which of the
+    norm layers `iou` is of, and `iou_running` is the score with those that training left.
     """
 
     run: str
@@ -119,6 +120,8 @@ class Run:
     step_seconds: float = NAN
     loss: float = NAN
     iou: float = NAN
+    iou_running: float = NAN
+    statistics: str = ""
     dice: float = NAN
     test_images: float = NAN
     training_seconds: float = NAN
@@ -168,6 +171,11 @@ class Explained:
 BUILT_IN_SCORE = "iou"
 # Keys of [criteria] -> what they are called where the score is another one.
 _CRITERIA = {built_in: own for own, built_in in CRITERIA_OF_OWN_TASK.items()}
+# Which statistics of norm layers a score is of: recomputed for its weights, those that training left in the
+# layers (early records do not say whether there are such layers), or none, as the model has no such layers.
+RECOMPUTED = "recomputed"
+RUNNING = "running"
+NO_STATISTICS = "none in the model"
 # Columns of the built-in task alone.
 BUILT_IN_COLUMNS = frozenset(
     ("dice", "image_iou", "true_positive", "false_positive", "false_negative", "true_negative")
@@ -298,6 +306,7 @@ class Study:
     iou_scope    what the score was computed on
     notes        what the reader of any figure should know
     digests      of what each of these runs measured, by run (analysis/records.py)
+    image_ious   IoU of each test image in the last evaluation, by run; of runs that record it
     significance  of all comparisons together: smaller where repeats were added after a look at the results
     asked        one row per run that study.json asks for, and of each further repeat: ASKED_COLUMNS, with
                  the launches that it replaced, and how many of them were quiet; None without study.json
@@ -332,6 +341,7 @@ class Study:
     ping_pongs: pd.DataFrame = field(default_factory=lambda: _nothing(PING_PONG_COLUMNS))
     forecasts: pd.DataFrame = field(default_factory=lambda: _nothing(FORECAST_COLUMNS))
     digests: Mapping[str, Collection[int]] = field(default_factory=dict)
+    image_ious: Mapping[str, Array] = field(default_factory=dict)
     significance: float = FIXED_SIGNIFICANCE
     until: Precision | None = None
     folder: Path | None = None

@@ -24,6 +24,7 @@ _MOST_ROWS = 200
 BADGES = {
     "yes": "yes", "no loss": "yes", "no": "no", "loss": "no", "diverges": "no", "not shown": "unknown",
     "not known": "unknown", "undecided": "unknown", "baseline": "baseline",
+    "suggests yes": "unknown", "suggests no": "unknown", "not judged": "unknown",
 }  # fmt: skip
 
 

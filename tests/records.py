@@ -37,7 +37,7 @@ PIXELS = 1_000_000
 WARMUP_SLOWDOWN = 4.0
 # An IoU that stands for a run that diverged.
 DIVERGED = -1.0
-IMAGES_PER_EPOCH = 224
+IMAGES_PER_EPOCH = 1_120
 # Seconds of a played run mean nothing: a number that no test's arithmetic gives.
 PLAYED_IMAGES_PER_SECOND = 77.0
 SCRIPT_IMAGES = 4800
@@ -69,7 +69,7 @@ def make_point(
     tables: dict[str, dict[str, Any]] = {
         "data": {"folder": "/data/nuclei", "image_height": 128, "image_width": 128},
         "model": {},
-        "training": {"epochs": 3, "batch_per_worker": 8},
+        "training": {"epochs": 3, "batch_per_worker": 1},
     }
     merged = {name: tables.get(name, {}) | dict(options.get(name, {})) for name in {**tables, **options}}
     return RunConfig.model_validate(
@@ -227,13 +227,14 @@ def write_record(
     *,
     images_per_second: float = 100.0,
     iou: float | None = 0.8,
-    images_per_epoch: int = 48,
+    images_per_epoch: int = 480,
     end: End | None = End(status="complete"),  # noqa: B008, frozen
     header: Mapping[str, object] | None = None,
     measured: Measured | None = None,
     test_pixels: int = 10 * PIXELS,
+    evaluated: Mapping[str, object] | None = None,
 ) -> None:
-    """Write the record of a run of this point into its folder.
+    """Write the record of a run of this point into its folder; `evaluated` replaces fields of its result.
 
     The throughput after the warm-up epoch is exactly `images_per_second`. `end=None` leaves the end line
     out; `header` replaces fields of the header. `measured` replaces the epochs, and with them the throughput.
@@ -241,7 +242,8 @@ def write_record(
     epochs = measured.epochs if measured else make_epochs(point, images_per_second, images_per_epoch)
     first_line = make_header(point, **(header or {}))
     probe = [measured.probe] if measured and measured.probe else []
-    results = [] if point.is_emulated else [make_result(first_line, epochs, iou, test_pixels)]
+    result_line = make_result(first_line, epochs, iou, test_pixels).model_copy(update=dict(evaluated or {}))
+    results = [] if point.is_emulated else [result_line]
     write_all(folder / RECORD_NAME, [first_line, *probe, *epochs, *results, *([end] if end else [])])
 
 

@@ -318,7 +318,7 @@ STEPS: Sequence[tuple[str, int, Sequence[tuple[Mapping[str, Any], Change]], Sequ
     ("1 worker asked for, and refused", 5, [REFUSED], ["left_out.csv", "!add 1 to workers"]),
     ("one diverged", 3, [(ONE_RUN, diverge)], ["--set repeats=6", "!--more-repeats"]),
     ("2 workers diverged", 5, [({"workers": [2]}, diverge)], ["training.learning_rate", "!larger"]),
-    ("rates tried", 5, [({"workers": [2]}, scored(0.1))], ["training.epochs", "!rate_scaling", "!warmup"]),
+    ("rates tried", 5, [({"workers": [2]}, scored(0.5))], ["training.epochs", "!rate_scaling", "!warmup"]),
 )
 
 
@@ -373,7 +373,7 @@ def test_played_runs_that_learned_nothing_judge_no_number_of_workers(tmp_path: P
     (answer,) = summary["answers"]
     assert answer["kind"] == "undecided"
     assert "nothing was learned" in answer["headline"].lower()
-    assert {row["verdict"] for row in summary["played"]} == {"baseline", "undecided"}
+    assert {row["verdict"] for row in summary["played"]} == {"baseline", "not judged"}
     assert answer["tiles"][1]["light"] == "bad"
     assert "learn first" in answer["next_steps"][0]
 

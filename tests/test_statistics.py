@@ -278,11 +278,13 @@ LOSSES: Sequence[tuple[Sequence[float | None], Sequence[float | None], tuple[str
     (near(0.8, 10, deviation=0.005, seed=1), near(0.85, 10, deviation=0.005, seed=2), ("yes", 10, 0)),
     (SEEDS, [iou + 0.001 for iou in SEEDS if iou], ("yes", 5, 0)),
     (near(0.8, 5, seed=1), [*near(0.8, 4, seed=2), DIVERGED], ("not shown", 4, 1)),
-    (near(0.8, 5, seed=1), [*near(0.7, 4, seed=2), DIVERGED], ("no", 4, 1)),
-    ([0.8] * 5, [0.8, 0.8], ("not shown", 2, 0)),
+    (near(0.8, 5, seed=1), [*near(0.7, 4, seed=2), DIVERGED], ("suggests no", 4, 1)),
+    (near(0.8, 5, seed=1), near(0.8, 2, seed=2), ("not shown", 2, 0)),
+    ([0.8] * 5, [0.8] * 5, ("not judged", 5, 0)),
+    ([1.0] * 5, [1.0] * 5, ("not judged", 5, 0)),
     ([], [0.8] * 5, ("not shown", 0, 0)),
-    ([0.8] * 3, [0.8, None, 0.8], ("not shown", 3, 0)),
-    ([0.001, 0.004, 0.0], [1.0, 0.999, 0.9], ("not shown", 3, 0)),
+    (near(0.8, 3, seed=1), [0.8, None, 0.8], ("not shown", 3, 0)),
+    ([0.001, 0.004, 0.0], [1.0, 0.999, 0.9], ("not judged", 3, 0)),
 ]  # fmt: skip
 
 

@@ -1,0 +1,113 @@
+"""Whether scores can be judged at all: enough training, something learned, and a test set that can tell.
+
+A difference near 0 is no proof of quality where no training could have shown another. "Not judged" is an
+answer: the study then says which framework is faster, and what a study of the score needs.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from analysis.stats import FEWEST_REPEATS
+from analysis.study import NAN, POINT, SERIES, Array, Study
+from unet_scaling.study.options import FEWEST_JUDGED_STEPS
+
+# Why a score is not judged, the first that applies; "": it is.
+Reason = Literal["", "steps", "constant", "perfect", "learned", "samples", "sampling", "rising"]
+# Of fewer samples no spread is known. Where that of the paired differences is 0.03, as between launches of
+# published U-Nets on cells, so many leave a standard error of a margin of 0.01.
+FEWEST_TEST_SAMPLES = 10
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What stands behind the scores of a point: medians over its runs; what is not known is NaN.
+
+    steps        of the optimizer in a whole training, and `epoch_steps` in an epoch
+    rise         of the score in an epoch, by the last two evaluations
+    fallen       best score of a run's evaluations less the last one
+    running      score with the statistics of norm layers that training left; `statistics`: which are judged
+    is_constant  whether every evaluation of every run of the series has one score
+    images       IoU of each test image, by seed
+    """
+
+    steps: float = NAN
+    epoch_steps: float = NAN
+    rise: float = NAN
+    fallen: float = NAN
+    running: float = NAN
+    statistics: str = ""
+    is_constant: bool = False
+    images: Mapping[int, Array] = field(default_factory=dict)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the training has too few steps to say what more workers cost."""
+        return self.steps < FEWEST_JUDGED_STEPS
+
+    @property
+    def epochs_needed(self) -> float:
+        """How many epochs have enough steps."""
+        return math.ceil(FEWEST_JUDGED_STEPS / self.epoch_steps) if self.epoch_steps > 0 else NAN
+
+
+def trained_of(study: Study) -> dict[tuple[Any, ...], Trained]:
+    """Return what stands behind the scores of each point, by POINT."""
+    evaluations = study.evaluations.assign(run=study.evaluations["run"].astype(str))
+    of_run = evaluations.groupby("run")
+    change = evaluations[["epochs", "iou"]].astype(float)
+    change -= of_run[["epochs", "iou"]].shift()
+    found = {
+        "epochs": of_run["epochs"].last(),
+        "rise": (change["iou"] / change["epochs"]).groupby(evaluations["run"]).last(),
+        "fallen": of_run["iou"].max() - of_run["iou"].last(),
+    }
+    mapped = {name: study.runs["run"].map(values).astype(float) for name, values in found.items()}
+    runs = study.runs.assign(**mapped, seed=study.runs["seed"].fillna(study.runs["repeat"]).astype(int))
+    runs["steps"] = runs["epochs"] * runs["steps_per_epoch"]
+    scores = evaluations.merge(runs[["run", *SERIES]], on="run").groupby(SERIES)
+    constant = (scores["iou"].nunique() == 1) & (scores["run"].nunique() >= FEWEST_REPEATS)
+    trained = {}
+    for key, own in runs.groupby(POINT, sort=False):
+        medians = own[["steps", "steps_per_epoch", "rise", "fallen", "iou_running"]].astype(float).median()
+        of_runs = zip(own["seed"], own["run"], strict=True)
+        trained[key] = Trained(
+            steps=medians["steps"],
+            epoch_steps=medians["steps_per_epoch"],
+            rise=medians["rise"],
+            fallen=medians["fallen"],
+            running=medians["iou_running"],
+            statistics=str(own["statistics"].iloc[-1]),
+            is_constant=bool(constant.get(key[:-1], default=False)),
+            images={seed: study.image_ious[run] for seed, run in of_runs if run in study.image_ious},
+        )
+    return trained
+
+
+def why_not_judged(one: Any, other: Any, learned: str, margin: float) -> Reason:  # noqa: ANN401, of iou.py
+    """Return why the scores of two points cannot be compared; both are a `PointSeeds`."""
+    both = one.trained, other.trained
+    rules: dict[Reason, bool] = {
+        "steps": any(each.is_short for each in both),
+        "constant": one.trained.is_constant and other.trained.is_constant,
+        "perfect": bool({*one.ious.values(), *other.ious.values()} == {1.0}),
+        "learned": learned == "no",
+        "samples": one.test_images < FEWEST_TEST_SAMPLES,
+        "sampling": sampling_error(*both) > margin,
+        "rising": any(each.rise > margin for each in both),
+    }
+    return next((reason for reason, applies in rules.items() if applies), "")
+
+
+def sampling_error(one: Trained, other: Trained) -> float:
+    """Return the standard error over the test images of a difference, mean over seeds; NaN: not known."""
+    common = [one.images[seed] - other.images[seed] for seed in one.images if seed in other.images]
+    if not common:
+        return NAN
+    # An image without foreground in mask and prediction has no IoU.
+    known = pd.DataFrame(common).mean().dropna()
+    return float(known.std() / np.sqrt(len(known))) if len(known) else NAN
