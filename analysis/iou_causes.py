@@ -30,8 +30,9 @@ class ScoreFacts:
     """A point with a lower score beside 1 worker of its series.
 
     seeds     a row for each seed of both: `difference` of the score, `images` and `steps`: its last loss over
-              that of 1 worker after as many of them, `fall`: its last loss over its first, and `rate`: its
-              largest learning rate over that of 1 worker; what is not known is NaN
+              that of 1 worker after as many of them, `late`: its loss in the last third of the epochs over
+              that in the third before, and `rate`: its largest learning rate over that of 1 worker; what is
+              not known is NaN
     is_shown  whether the interval of the difference excludes 0
     is_other_data  whether both were trained or tested on other images
     """
@@ -62,23 +63,25 @@ class ScoreFacts:
 
 
 def _is_rate(facts: ScoreFacts) -> bool:
-    # What did not fall at all needs no comparison after as many steps.
-    is_worse = facts.is_higher("steps") or bool((facts.seeds["fall"] > 1).all())
-    return facts.is_higher("images") and is_worse and bool(facts.seeds["rate"].median() > 1)
+    is_worse = facts.is_higher("steps") or facts.seeds["late"].median() > 1 - EQUAL_LOSS
+    return bool(facts.is_higher("images") and is_worse and facts.seeds["rate"].median() > 1)
+
+
+def _is_short(facts: ScoreFacts) -> bool:
+    still_falls = facts.seeds["late"].median() < 1 - 2 * EQUAL_LOSS
+    return bool(facts.is_higher("images") and facts.is_equal("steps") and still_falls)
 
 
 # The first that applies is named.
 RULES: Mapping[str, Callable[[ScoreFacts], bool]] = {
     "different data": lambda facts: facts.is_other_data,
     "learning rate": _is_rate,
-    "too few steps": lambda facts: facts.is_higher("images") and facts.is_equal("steps"),
+    "too few steps": _is_short,
     "noise of seeds": lambda facts: (
         facts.is_equal("images") and not facts.is_shown and bool((facts.seeds["difference"] >= 0).any())
     ),
     "statistics": lambda facts: facts.is_equal("images") and not facts.is_settled and facts.is_spoiled,
-    "larger batches": lambda facts: (
-        facts.is_equal("images") and facts.is_settled and bool((facts.seeds["difference"] < 0).all())
-    ),
+    "larger batches": lambda facts: facts.is_equal("images") and facts.is_settled and facts.is_shown,
 }
 
 
@@ -111,11 +114,12 @@ def score_facts(study: Study, point: PointSeeds, alone: PointSeeds, is_shown: bo
     rows = []
     for seed in own.index.intersection(base.index):
         one, other = (epochs[of[seed]].sort_values("epoch") for of in (own, base))
+        thirds = np.array_split(one["loss"].to_numpy(float), 3)
         rows.append({
             "difference": point.ious[seed] - alone.ious[seed],
             "images": _loss_ratio(one, other, "images"),
             "steps": _loss_ratio(one, other, "steps"),
-            "fall": one["loss"].iloc[-1] / one["loss"].iloc[0],
+            "late": thirds[2].mean() / thirds[1].mean() if len(one) >= len(thirds) else NAN,
             "rate": one["learning_rate"].max() / other["learning_rate"].max(),
         })  # fmt: skip
     data = [

@@ -1,22 +1,23 @@
 """When a score is judged at all, how often its answers are wrong, and the cause of a lower one."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from analysis.iou import PointSeeds, answer_of, differences_of, seeds_of
-from analysis.iou_causes import RULES, score_facts
-from analysis.load import load_study
-from analysis.study import Study
+from analysis.iou import PointSeeds, answer_of, differences_of, iou_table
+from analysis.iou_causes import RULES, cause_of
+from analysis.study import Run, Study, left_out_table, run_table
 from tests.honest import Honest, write_honest
-from tests.records import PIXELS, Measured, make_epochs, make_point, near, write_run
+from tests.records import PIXELS, make_header, make_point, near, write_run
 from tests.reports import report_of
-from tests.tampering import Runs, as_own_task, scored
-from unet_scaling.study.record_lines import Epoch, NormStatistics, RunningScore
+from tests.tampering import as_own_task
+from unet_scaling.study.record_lines import NormStatistics, RunningScore
 
 MARGIN = 0.01
 SHORT: dict[str, Any] = {"images_per_epoch": 48}
@@ -29,15 +30,18 @@ def statistics(running: float | None, layers: int = 9) -> NormStatistics:
     return NormStatistics(layers=layers, images=64, seconds=0.1, others=[], running=score)
 
 
-def write(folder: Path, two: Callable[[int], float] = lambda repeat: 0.8, **run: Any) -> Path:
+def write(
+    folder: Path, two: Callable[[int], float] = lambda repeat: 0.8, test_images: int = 12, **run: Any
+) -> Path:
     """Both frameworks on 1 and on 2 workers, 1.9 times as fast; `two` is the IoU of a repeat on 2 workers."""
     for repeat in range(1, 6):
         for workers, iou in ((1, 0.8 + 0.001 * repeat), (2, two(repeat) + 0.001 * repeat)):
             for framework in ("pytorch_native", "horovod"):
-                about = {"started_utc": f"2025-01-31T{8 + repeat:02d}:{len(list(folder.glob('*'))):02d}:00Z"}
+                started = f"2025-01-31T{8 + repeat:02d}:{len(list(folder.glob('*'))):02d}:00Z"
+                about = {"started_utc": started, "test_images": test_images}
                 speed = (100 + repeat) * (1.9 if workers == 2 else 1)
                 settings = {"images_per_second": speed, "iou": round(iou, 6), "header": about} | run
-                write_run(folder, framework, workers, repeat, **settings)  # type: ignore[arg-type]
+                write_run(folder, framework, workers, repeat, **settings)
     return folder
 
 
@@ -46,7 +50,9 @@ def images(folder: Path, deviation: float) -> Path:
     random = np.random.default_rng(3)
     for repeat in range(1, 6):
         for workers in (1, 2):
-            ious = np.clip(0.8 + random.normal(0, deviation if workers == 2 else 0, 12), 0, 1).round(4).tolist()
+            ious = (
+                np.clip(0.8 + random.normal(0, deviation if workers == 2 else 0, 12), 0, 1).round(4).tolist()
+            )
             evaluated = {"image_ious": ious, "statistics": statistics(0.8)}
             iou = round(0.8 + 0.001 * repeat, 6)
             write_run(folder, workers=workers, repeat=repeat, iou=iou, evaluated=evaluated,
@@ -61,7 +67,7 @@ def own_task(folder: Path) -> Path:
 NOT_JUDGED: Mapping[str, tuple[Callable[[Path], Path], str]] = {
     "few steps": (lambda to: write(to, **SHORT), "optimizer steps, at least 100 are needed (5 epochs)"),
     "few steps, and a collapse": (lambda to: write(to, lambda _: 0.01, **SHORT), "optimizer steps"),
-    "one test image": (lambda to: write(to, evaluated={"images": 1}), "1 test image"),
+    "one test image": (lambda to: write(to, test_images=1), "1 test image"),
     "a perfect score": (lambda to: write(to, iou=1.0), "scores 1"),
     "a constant score": (lambda to: write(to, iou=0.75), "scores 0.75"),
     "a constant score of an own task": (own_task, "scores"),
@@ -77,7 +83,7 @@ NOT_JUDGED: Mapping[str, tuple[Callable[[Path], Path], str]] = {
 def test_what_cannot_be_judged_is_answered_by_speed_alone(name: str, tmp_path: Path) -> None:
     make, words = NOT_JUDGED[name]
     told = report_of(make(tmp_path / "study"))
-    row, *_ = told.rows("iou", workers=2)
+    row = told.report.iou.query("workers == 2").to_dict("records")[0]
     assert row["non_inferior"] == "not judged"
     assert words in row["not_judged"]
     (answer,) = told.summary["answers"]
@@ -105,14 +111,12 @@ def test_a_judged_point_goes_before_a_faster_one_that_is_not(tmp_path: Path) -> 
 
 
 def test_statistics_that_training_left_are_told_from_settled_ones(tmp_path: Path) -> None:
-    settled = {"evaluated": {"statistics": statistics(0.0)}}
-    told = report_of(write(tmp_path / "new", **SHORT, **settled))
+    told = report_of(write(tmp_path / "new", **SHORT, evaluated={"statistics": statistics(0.0)}))
     assert {row["statistics"] for row in told.rows("runs")} == {"recomputed"}
     assert {row["iou_running"] for row in told.rows("runs")} == {0.0}
     reasons = "; ".join(told.summary["answers"][0]["tiles"][1]["reasons"])
-    assert "with settled statistics; 0.000 with those that training left: 9 steps are too few" in reasons
-    without = {"evaluated": {"statistics": statistics(None, layers=0)}}
-    told = report_of(write(tmp_path / "none", **without))
+    assert "with settled statistics; 0.000 with those that training left: 72 steps are too few" in reasons
+    told = report_of(write(tmp_path / "none", evaluated={"statistics": statistics(None, layers=0)}))
     assert {row["statistics"] for row in told.rows("runs")} == {"none in the model"}
     assert [row["iou_running"] for row in told.rows("runs")] == [row["iou"] for row in told.rows("runs")]
 
@@ -159,44 +163,66 @@ def test_a_loss_of_the_margin_is_seldom_called_kept_and_few_seeds_only_suggest_i
         assert sum(each.endswith("yes") for each in kept) >= 0.9 * len(kept)
 
 
-CAUSES = [*RULES, "nothing that is recorded"]
+def invented(cause: str, random: np.random.Generator) -> tuple[Study, int]:
+    """Return a study of 1 worker and of more, and how many: its score falls by this cause alone.
 
-
-def invented(folder: Path, cause: str, random: np.random.Generator) -> Study:
-    """A study of 1 worker and of more, whose score falls by this cause alone."""
-    seeds = int(random.integers(3, 9))
+    The loss halves in so many steps of 1 worker; with a rate that grows with the workers, in as many images.
+    """
+    seeds, epochs = int(random.integers(3, 7)), int(random.integers(8, 25))
     workers = int(random.choice([2, 4, 8]))
-    epochs = int(random.integers(8, 15))
-    running = cause == "statistics" or bool(random.integers(2))
-    # Steps in which the loss halves; the score follows the loss that is left.
-    halving = random.uniform(40, 120)
-    per_epoch = 160 if cause == "statistics" else int(random.integers(40, 80)) * workers
-    size = random.uniform(0.03, 0.2)
-    for repeat in range(1, seeds + 1):
-        luck = np.exp(random.normal(0, 0.015, 2))
-        for count, own in ((1, luck[0]), (workers, luck[0] * luck[1])):
-            options = {"training": {"epochs": epochs, "batch_per_worker": 1, "rate_scaling": "linear"}}
-            point = make_point(workers=count, repeat=repeat, options=options)
-            planned = make_epochs(point, 100.0 * count, per_epoch)
-            slower = count if cause == "too few steps" else 1
-            pace = per_epoch / slower / (halving * (3 if slower > 1 else 1))
-            losses = [0.06 + 0.6 * 0.5 ** (pace * (number + 0.5)) for number in range(epochs)]
-            iou = 0.8 - 0.3 * (losses[-1] - 0.06)
+    steps = (
+        int(random.integers(100, 400) / epochs) + 1 if cause == "statistics" else int(random.integers(20, 90))
+    )
+    statistics = "running" if cause == "statistics" or random.integers(2) else "recomputed"
+    few = cause == "too few steps"
+    halvings = random.uniform(1, 3) if few else random.uniform(3, 30 / workers)
+    noise = random.uniform(0.03, 0.06) if cause == "noise of seeds" else random.uniform(0.001, 0.004)
+    lost, flat = random.uniform(0.02, 0.15), random.uniform(1.2, 8)
+    runs, curves, evaluated, headers = [], [], [], {}
+    for count in (1, workers):
+        changes = {"manifest_sha256": "0" * 64} if count > 1 and cause == "different data" else {}
+        header = make_header(make_point(workers=count), **changes)
+        for seed in range(1, seeds + 1):
+            pace = (1 if few else count) * halvings / (steps * epochs)
+            done = pace * steps * workers / count * (np.arange(epochs) + 0.5)
+            losses = (0.05 + 0.6 * 0.5**done) * np.exp(random.normal(0, 0.015))
+            iou = 0.9 - 0.8 * losses[-1]
             if count > 1 and cause == "learning rate":
-                rising = random.uniform(0.0, 0.1) * np.arange(epochs)
-                losses = [0.6 * random.uniform(0.9, 1.1) + each for each in rising]
-                iou = random.uniform(0.0, 0.6)
-            elif count > 1 and cause == "larger batches":
-                iou -= size
+                losses = np.maximum(losses, flat * losses[-1] * np.exp(random.normal(0, 0.05, epochs)))
+                iou = 0.9 - 0.8 * losses[-1] - lost
             elif count > 1 and cause == "statistics":
-                iou *= random.uniform(0.0, 0.4)
-            elif count > 1 and cause == "noise of seeds":
-                iou += random.normal(0, 0.06)
-            elif count > 1 and cause == "nothing that is recorded":
-                iou -= size if random.integers(2) else 0
-            lines = [each.model_copy(update={"loss": float(loss * own)}) for each, loss in zip(planned, losses, strict=True)]
-            score = float(np.clip(iou + random.normal(0, 0.003), 0, 1))
-            made = None if running else {"statistics": statistics(score)}
-            write_run(folder, workers=count, repeat=repeat, options=options, iou=round(score, 6),
-                      measured=Measured(lines), evaluated=made)  # fmt: skip
-    return load_study(folder)
+                iou *= random.uniform(0, 0.4)
+            elif count > 1 and cause in ("larger batches", "different data"):
+                iou -= lost
+            score = float(np.clip(iou + random.normal(0, noise), 0, 1))
+            name = f"w{count}-r{seed}"
+            headers[name] = header
+            of = {"framework": "horovod", "workers": count, "repeat": seed, "seed": seed, "iou": score}
+            speed = dict.fromkeys(("images_per_second", "epochs_per_second", "seconds_per_epoch"), 1.0)
+            each = steps * workers // count
+            of |= {"epochs_used": epochs, "steps_per_epoch": each, "test_images": 50, "iou_running": score}
+            runs.append(Run(run=name, statistics=statistics, **of, **speed))  # type: ignore[arg-type]
+            rate = 0.001 * (1 if few else count)
+            curves += [
+                (name, number, 8 * steps * workers, each, loss, rate) for number, loss in enumerate(losses)
+            ]
+            evaluated.append((name, epochs, score, 2e5, 0, 8e5, 0))
+    columns = ["run", "epoch", "images", "steps", "loss", "learning_rate"]
+    counts = ["run", "epochs", "iou", "true_positive", "false_positive", "true_negative", "false_negative"]
+    tables = pd.DataFrame(curves, columns=columns), pd.DataFrame(evaluated, columns=counts)
+    return Study("invented", run_table(runs), *tables, left_out_table([]), headers), workers
+
+
+def test_a_named_cause_of_a_lower_score_is_the_true_one() -> None:
+    random = np.random.default_rng(11)
+    named: dict[str, list[str]] = {cause: [] for cause in RULES}
+    for number in range(200):
+        cause = list(RULES)[number % len(RULES)]
+        study, workers = invented(cause, random)
+        row = iou_table(study).to_dict("records")[-1]
+        found = cause_of(study, SimpleNamespace(row=row, framework="horovod", workers=workers))  # type: ignore[arg-type]
+        named[cause].append(found["rule"] if found else "")
+    wrong = [(cause, rule) for cause, rules in named.items() for rule in rules if rule not in ("", cause)]
+    told = sum(rule != "" for rules in named.values() for rule in rules)
+    assert len(wrong) <= 0.05 * told, wrong
+    assert told >= 100, named
