@@ -43,6 +43,7 @@ from analysis.text import after, clean, count, lines, listed, page, sentence, se
 from analysis.trust import Light
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
 from unet_scaling.study.files import READABLE, write_atomically
+from unet_scaling.study.options import FEWEST_JUDGED_STEPS
 
 A_FASTER = "A faster"
 B_FASTER = "B faster"
@@ -146,8 +147,8 @@ def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) 
     rows, contrasts, verdicts = [], [], []
     of_a, of_b = (_seeds(side) for side in (a, b))
     for match in matches:
-        seeds_a, lost_a, learned_a = of_a[match.a.runs]
-        seeds_b, lost_b, learned_b = of_b[match.b.runs]
+        seeds_a, lost_a, steps_a, learned_a = of_a[match.a.runs]
+        seeds_b, lost_b, steps_b, learned_b = of_b[match.b.runs]
         common = [seed for seed in seeds_a if seed in seeds_b]
         is_paired = len(common) >= stats.FEWEST_REPEATS
         refused = why_no_difference(a, b, match)
@@ -164,6 +165,8 @@ def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) 
         lost = [
             f"{count(runs, 'run')} of {of} diverged" for of, runs in (("A", lost_a), ("B", lost_b)) if runs
         ]
+        if min(steps_a, steps_b) < FEWEST_JUDGED_STEPS:
+            lost.append(f"{min(steps_a, steps_b):.0f} optimizer steps say little of a longer training")
         rows.append(
             {
                 "seeds_a": len(seeds_a),
@@ -188,15 +191,20 @@ def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) 
     )
 
 
-def _seeds(side: StudySide) -> Mapping[tuple[str, ...], tuple[dict[int, float], int, str]]:
-    """Return what each point learned, by its runs: IoU by seed, diverged runs, and if more than a constant.
+def _seeds(side: StudySide) -> Mapping[tuple[str, ...], tuple[dict[int, float], int, float, str]]:
+    """Return what each point learned: IoU by seed, diverged runs, steps, and if more than a constant.
 
     Disturbed launches learned as well as the others.
     """
     points = seeds_of(side.study)
     found = learning_of(points, side.study.criteria.iou_margin)
     return {
-        point.runs: ({seed: iou for seed, iou in own.ious.items() if iou == iou}, own.diverged, of.learned)
+        point.runs: (
+            {seed: iou for seed, iou in own.ious.items() if iou == iou},
+            own.diverged,
+            own.trained.steps,
+            of.learned,
+        )
         for point, own, of in zip(side.points, points, found, strict=True)
     }
 

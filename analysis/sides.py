@@ -290,12 +290,14 @@ def why_no_difference(a: StudySide, b: StudySide, match: PointMatch) -> str:
 def _test_set(side: StudySide, point: StudyPoint) -> dict[str, str]:
     """Return what an IoU is of, by name; a study has refused runs that differ in it."""
     header, *_ = side.headers([point])
-    evaluations = side.study.evaluations
+    evaluations, runs = side.study.evaluations, side.study.runs
+    statistics = runs.loc[runs["run"].isin(point.runs), "statistics"]
     counts = evaluations.loc[evaluations["run"].isin(point.runs), COUNTS].astype(float)
     return {
         "data manifest": header.manifest_sha256[:16],
         f"test {side.study.score.samples}": f"{header.test_images:,}",
         **{key: point.settings[key] for key in TEST_SET_OPTIONS if key in point.settings},
+        "statistics of norm layers": ", ".join(sorted({*statistics} - {""})),
         "evaluated pixels": ", ".join(f"{each:,.0f}" for each in sorted({*counts.sum(axis="columns")})),
     }
 

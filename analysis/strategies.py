@@ -13,15 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.checks import checks_of_points
-from analysis.contrast import (
-    SUGGESTS,
-    PointPair,
-    other_causes,
-    outcome_of,
-    paired_ratios,
-    speed_facts,
-    undisturbed,
-)
+from analysis.contrast import PointPair, other_causes, outcome_of, paired_ratios, speed_facts, undisturbed
 from analysis.iou import PointSeeds, judged_points, seeds_of
 from analysis.options import label
 from analysis.study import NAN, POINT, Study, bounded
@@ -153,6 +145,6 @@ def strategy_sentence(study: Study, strategies: pd.DataFrame) -> str:
 
 def _outcome(row: Mapping[Any, Any]) -> str:
     """Return what a row shows; of 3 or 4 repeats, what they suggest."""
-    faster = {"yes": _FASTER, "no": _TRADE}.get(row["non_inferior"].removeprefix(SUGGESTS), _UNPROVEN)
+    faster = {"yes": _FASTER, "no": _TRADE}.get(row["non_inferior"].rpartition(" ")[2], _UNPROVEN)
     ends = row["ratio_low"], row["ratio_high"]
     return outcome_of(ends, (_SLOWER, faster), row["pairs"], row["doubts"], nothing=_NOT_FASTER)
