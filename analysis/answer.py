@@ -15,8 +15,8 @@ import pandas as pd
 
 from analysis.contrast import NO, NOT_ENOUGH, PAIR, SUGGESTED, Check, PointPair, medians_disagree, pair_of
 from analysis.decide import (
-    LOST,
     MOST_EFFICIENCY,
+    SCORE_LOST,
     Candidate,
     Kind,
     Recommendation,
@@ -145,7 +145,7 @@ def _iou_light(study: Study, point: Candidate) -> Light:
         return "bad"
     if row["non_inferior"] in ("baseline", "not judged") or math.isnan(row["difference"]):
         return "bad" if row["learned"] == "no" and not row["steps"] < FEWEST_JUDGED_STEPS else "unknown"
-    lights: dict[str, Light] = {"yes": "good", **dict.fromkeys(LOST, "bad")}
+    lights: dict[str, Light] = {"yes": "good", **dict.fromkeys(SCORE_LOST, "bad")}
     return lights.get(row["non_inferior"], "caution")
 
 

@@ -53,7 +53,7 @@ Criterion = Literal[
 # maps: of runs that tell of saliency maps only (analysis/saliency.py).
 Kind = Literal["scale", "stay", "speed", "undecided", "unfair", "played", "script", "maps"]
 # Answers that speak against a point: of few seeds as well, as a suggested speed does.
-LOST = ("no", "suggests no")
+SCORE_LOST = ("no", "suggests no")
 # N workers cannot do more than N times the work of one; what is below 1.005 is shown as 1.00.
 MOST_EFFICIENCY = 1.005
 
@@ -272,7 +272,7 @@ def _judged(
     is_short = row["steps"] < FEWEST_JUDGED_STEPS
     rules: Sequence[tuple[bool, Standing, Criterion]] = (
         (bool(row["diverged"]), "excluded", "diverged"),
-        (row["non_inferior"] in LOST, "excluded", "iou"),
+        (row["non_inferior"] in SCORE_LOST, "excluded", "iou"),
         (high < floor, "excluded", "efficiency"),
         (better is not None, "excluded", "other_iou"),
         (row["learned"] == "no" and is_several and not is_short, "undecided", "not_learned"),
@@ -304,7 +304,7 @@ def _better(row: Row, between: pd.DataFrame) -> Row | None:
     matching: pd.DataFrame = between[own]
     for found in matching.to_dict("records"):
         low, high = sorted(sign * found[name] for name in ("difference_low", "difference_high"))
-        if high < -found["margin"] and found["equal_within_margin"] in LOST:
+        if high < -found["margin"] and found["equal_within_margin"] in SCORE_LOST:
             found["framework"] = found["framework"] if is_native else COMPARED[0]
             found["difference"] *= sign
             found["difference_low"], found["difference_high"] = low, high

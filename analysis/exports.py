@@ -236,7 +236,7 @@ def summary_json(report: Report) -> str:
     headlines = {answer.options: answer.headline for answer in report.answers}
     recommendations = [
         {name: getattr(advice, name) for name in ("options", "framework", "workers")}
-        | {"sentence": headlines[advice.options]}
+        | {"sentence": headlines[advice.options], "not_judged": advice.subject.row["not_judged"]}
         for advice in report.recommendations
     ]
     content: dict[str, object] = {

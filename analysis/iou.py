@@ -21,7 +21,14 @@ import pandas as pd
 
 from analysis import stats
 from analysis.contrast import KEY
-from analysis.judged import FEWEST_TEST_SAMPLES, Reason, Trained, sampling_error, trained_of, why_not_judged
+from analysis.judged import (
+    FEWEST_TEST_SAMPLES,
+    ScoreEvidence,
+    UnjudgedReason,
+    sampling_error,
+    trained_of,
+    why_not_judged,
+)
 from analysis.study import COMPARED, NAMES, NAN, POINT, Array, Study, bounded
 from analysis.text import bracketed, count, lines
 from unet_scaling.study.config import Framework
@@ -59,7 +66,7 @@ class PointSeeds:
     diverged: int
     constant: float = NAN
     kind: Literal["real", "played"] = "real"
-    trained: Trained = Trained()  # noqa: RUF009  (frozen)
+    trained: ScoreEvidence = ScoreEvidence()  # noqa: RUF009  (frozen)
 
     @property
     def series(self) -> tuple[str, str, str]:
@@ -115,7 +122,7 @@ class MarginTest:
     answer: MarginAnswer
     learning: Learning
     diverged: Mapping[str, int]
-    reason: Reason = ""
+    reason: UnjudgedReason = ""
 
     @property
     def shown(self) -> MarginAnswer:
@@ -193,7 +200,7 @@ def judged_points(
 
 def _reasons(
     study: Study, pairs: Sequence[tuple[PointSeeds, PointSeeds] | None], learnings: Sequence[Learning]
-) -> list[Reason]:
+) -> list[UnjudgedReason]:
     """Return why each pair is not judged; that of runs which learn nothing has no answer anyway."""
     return [
         why_not_judged(*pair, learning.learned, learning.margin) if pair and not study.kind.unlearned else ""
@@ -245,9 +252,9 @@ def iou_between_frameworks(study: Study) -> pd.DataFrame:
     learning = learning_of(better, study.criteria.iou_margin)
     known = [pair if study.provenance_known else None for pair in pairs]
     # Equal to the last digit in each seed, after however few steps: the frameworks train the same.
-    reasons: list[Reason] = [
-        "" if reason in ("steps", "rising") and one.ious == two.ious else reason
-        for reason, (one, two) in zip(_reasons(study, known, learning), pairs, strict=True)
+    reasons: list[UnjudgedReason] = [
+        "" if reason in ("steps", "rising") and one.ious == two.ious and each.learned != "no" else reason
+        for reason, (one, two), each in zip(_reasons(study, known, learning), pairs, learning, strict=True)
     ]
     # The side of the margin that a difference may be beyond, or within, is the one that it is nearer to.
     nearer = [each.margin if one.score > two.score else -each.margin
@@ -318,7 +325,9 @@ def seeds_of(study: Study) -> list[PointSeeds]:
 
 
 def differences_of(
-    pairs: Sequence[tuple[PointSeeds, PointSeeds] | None], limits: Sequence[float], reasons: Sequence[Reason]
+    pairs: Sequence[tuple[PointSeeds, PointSeeds] | None],
+    limits: Sequence[float],
+    reasons: Sequence[UnjudgedReason],
 ) -> list[dict[str, float]]:
     """Return IoU of the first point of each pair minus that of the second, in the seeds that both have.
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.decide import LOST, Candidate
+from analysis.decide import SCORE_LOST, Candidate
 from analysis.iou import PointSeeds, seeds_of
 from analysis.study import NAN, POINT, RUNNING, Study
 from analysis.text import lines
@@ -92,7 +92,7 @@ def cause_of(study: Study, candidate: Candidate) -> dict[str, str] | None:
     """
     row = candidate.row
     is_lower = row["non_inferior"] == "not shown" and row["difference"] < -row["margin"]
-    if not (is_lower or row["non_inferior"] in LOST) or not study.headers:
+    if not (is_lower or row["non_inferior"] in SCORE_LOST) or not study.headers:
         return None
     points = {(*point.series, point.workers): point for point in seeds_of(study)}
     series = row["options"], candidate.framework, row["knobs"]

@@ -17,14 +17,14 @@ from analysis.study import NAN, POINT, SERIES, Array, Study
 from unet_scaling.study.options import FEWEST_JUDGED_STEPS
 
 # Why a score is not judged, the first that applies; "": it is.
-Reason = Literal["", "steps", "constant", "perfect", "learned", "samples", "sampling", "rising"]
+UnjudgedReason = Literal["", "steps", "constant", "perfect", "learned", "samples", "sampling", "rising"]
 # Of fewer samples no spread is known. Where that of the paired differences is 0.03, as between launches of
 # published U-Nets on cells, so many leave a standard error of a margin of 0.01.
 FEWEST_TEST_SAMPLES = 10
 
 
 @dataclass(frozen=True)
-class Trained:
+class ScoreEvidence:
     """What stands behind the scores of a point: medians over its runs; what is not known is NaN.
 
     steps        of the optimizer in a whole training, and `epoch_steps` in an epoch
@@ -55,7 +55,7 @@ class Trained:
         return math.ceil(FEWEST_JUDGED_STEPS / self.epoch_steps) if self.epoch_steps > 0 else NAN
 
 
-def trained_of(study: Study) -> dict[tuple[Any, ...], Trained]:
+def trained_of(study: Study) -> dict[tuple[Any, ...], ScoreEvidence]:
     """Return what stands behind the scores of each point, by POINT."""
     evaluations = study.evaluations.assign(run=study.evaluations["run"].astype(str))
     of_run = evaluations.groupby("run")
@@ -75,7 +75,7 @@ def trained_of(study: Study) -> dict[tuple[Any, ...], Trained]:
     for key, own in runs.groupby(POINT, sort=False):
         medians = own[["steps", "steps_per_epoch", "rise", "fallen", "iou_running"]].astype(float).median()
         of_runs = zip(own["seed"], own["run"], strict=True)
-        trained[key] = Trained(
+        trained[key] = ScoreEvidence(
             steps=medians["steps"],
             epoch_steps=medians["steps_per_epoch"],
             rise=medians["rise"],
@@ -88,10 +88,10 @@ def trained_of(study: Study) -> dict[tuple[Any, ...], Trained]:
     return trained
 
 
-def why_not_judged(one: Any, other: Any, learned: str, margin: float) -> Reason:  # noqa: ANN401, of iou.py
+def why_not_judged(one: Any, other: Any, learned: str, margin: float) -> UnjudgedReason:  # noqa: ANN401, of iou.py
     """Return why the scores of two points cannot be compared; both are a `PointSeeds`."""
     both = one.trained, other.trained
-    rules: dict[Reason, bool] = {
+    rules: dict[UnjudgedReason, bool] = {
         "steps": any(each.is_short for each in both),
         "constant": one.trained.is_constant and other.trained.is_constant,
         "perfect": bool({*one.ious.values(), *other.ious.values()} == {1.0}),
@@ -103,7 +103,7 @@ def why_not_judged(one: Any, other: Any, learned: str, margin: float) -> Reason:
     return next((reason for reason, applies in rules.items() if applies), "")
 
 
-def sampling_error(one: Trained, other: Trained) -> float:
+def sampling_error(one: ScoreEvidence, other: ScoreEvidence) -> float:
     """Return the standard error over the test images of a difference, mean over seeds; NaN: not known."""
     common = [one.images[seed] - other.images[seed] for seed in one.images if seed in other.images]
     if not common:

@@ -95,17 +95,17 @@ RECORDS = (
     Case(
         "epoch of ten million million years",
         change(SECOND, seconds=1e300, worker_seconds=[1e300]),
-        "epoch 1: 48 images, 6 steps in 1e+300 s cannot be",
+        "epoch 1: 480 images, 480 steps in 1e+300 s cannot be",
     ),
     Case(
         "more images than there are",
         change(HEADER, train_images=47),
-        "epoch 0 has 48 images, all passes over the training set 47 (and 2 more)",
+        "epoch 0 has 480 images, all passes over the training set 47 (and 2 more)",
     ),
     Case(
         "more images than its steps take",
-        change(SECOND, images=49),
-        "epoch 1 has 49 images, 6 steps of 8 have fewer",
+        change(SECOND, images=481),
+        "epoch 1 has 481 images, 480 steps of 1 have fewer",
     ),
     Case("loss beyond float32", change(SECOND, loss=1e300), "a loss of 1e+300 is beyond float32"),
     Case("IoU not of its counts", change(RESULT, iou=0.9), "iou is 0.9, but the counts give 0.8"),
@@ -113,12 +113,12 @@ RECORDS = (
     Case(
         "training time too short",
         change(RESULT, training_seconds=0.96),
-        "training took 0.96 s, its epochs 2.88 s",
+        "training took 0.96 s, its epochs 28.8 s",
     ),
     Case(
         "workers missing in an epoch", change(SECOND, worker_seconds=[]), "the seconds of 0 workers, not of 1"
     ),
-    Case("slower worker", change(SECOND, worker_seconds=[0.6]), "took 0.48 s, but its slowest worker 0.6 s"),
+    Case("slower worker", change(SECOND, worker_seconds=[6.0]), "took 4.8 s, but its slowest worker 6.0 s"),
     Case("worker missing", change(HEADER, workers=[]), "1 workers were asked for, 0 are described"),
     Case("huge counts", more_foreground, "the counts do not fit into 64 bits"),
     Case(

@@ -287,7 +287,7 @@ def test_an_interval_that_misses_is_named(predicted: Path) -> None:
 def test_an_input_that_was_set_aside_and_a_further_axis_hide_no_prediction(predicted: Path) -> None:
     run = predicted / "pytorch_native-w02-r1"
     (run / "run.jsonl").rename(run / "run.attempt1.jsonl")
-    options = {"training": {"precision": "bf16", "epochs": 3, "batch_per_worker": 8}}
+    options = {"training": {"precision": "bf16", "epochs": 3, "batch_per_worker": 1}}
     write_run(predicted, workers=1, repeat=1, options=options, label="-bf16")
     row = report_of(predicted).row("prediction_scores")
     assert (row["options"], row["unscored"]) == ("precision=fp32", "")
