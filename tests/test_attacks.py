@@ -44,8 +44,6 @@ from unet_scaling.study.record_lines import Resumed
 NOT_YET = {
     # The answer is the right one: do not scale out, with what is lost.
     "a margin as wide as the score",
-    # Counts of a task of one's own do not tell its most frequent class, nor does a record tell more.
-    "own task: the most frequent class",
     # A few per cent of all seconds leave no trace in a record; builders of tests write equal epochs, too.
     "A slowed on more workers",
     "epochs equal to 16 digits",
