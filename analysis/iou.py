@@ -21,8 +21,8 @@ import pandas as pd
 
 from analysis import stats
 from analysis.contrast import KEY
+from analysis.direction import direction_note, score_direction
 from analysis.judged import (
-    FEWEST_TEST_SAMPLES,
     ScoreEvidence,
     UnjudgedReason,
     sampling_error,
@@ -32,7 +32,7 @@ from analysis.judged import (
 from analysis.study import COMPARED, NAMES, NAN, POINT, Array, Study, bounded
 from analysis.text import bracketed, count, lines
 from unet_scaling.study.config import Framework
-from unet_scaling.study.options import FEWEST_JUDGED_STEPS
+from unet_scaling.study.options import FEWEST_JUDGED_STEPS, FEWEST_TEST_SAMPLES
 
 MarginAnswer = Literal["yes", "no", "suggests yes", "suggests no", "not shown", "not judged"]
 COUNTS = ["true_positive", "false_positive", "false_negative", "true_negative"]
@@ -202,8 +202,12 @@ def _reasons(
     study: Study, pairs: Sequence[tuple[PointSeeds, PointSeeds] | None], learnings: Sequence[Learning]
 ) -> list[UnjudgedReason]:
     """Return why each pair is not judged; that of runs which learn nothing has no answer anyway."""
+    if study.kind.unlearned:
+        return [""] * len(pairs)
+    if score_direction(study) == "lower":
+        return ["direction" if pair else "" for pair in pairs]
     return [
-        why_not_judged(*pair, learning.learned, learning.margin) if pair and not study.kind.unlearned else ""
+        why_not_judged(*pair, learning.learned, learning.margin) if pair else ""
         for pair, learning in zip(pairs, learnings, strict=True)
     ]
 
@@ -216,7 +220,7 @@ def _why_not(study: Study, point: PointSeeds, other: PointSeeds | None, test: Ma
     facts = {"steps": FEWEST_JUDGED_STEPS, "samples": FEWEST_TEST_SAMPLES}
     error = sampling_error(point.trained, other.trained)
     (text,) = lines("not_judged", reason=test.reason, point=point, other=other, shorter=shorter, error=error,
-                    fewest=facts, score=study.score)  # fmt: skip
+                    fewest=facts, score=study.score, direction=direction_note(study))  # fmt: skip
     return text
 
 

@@ -14,13 +14,12 @@ import pandas as pd
 
 from analysis.stats import FEWEST_REPEATS
 from analysis.study import NAN, POINT, SERIES, Array, Study
-from unet_scaling.study.options import FEWEST_JUDGED_STEPS
+from unet_scaling.study.options import FEWEST_JUDGED_STEPS, FEWEST_TEST_SAMPLES
 
 # Why a score is not judged, the first that applies; "": it is.
-UnjudgedReason = Literal["", "steps", "constant", "perfect", "learned", "samples", "sampling", "rising"]
-# Of fewer samples no spread is known. Where that of the paired differences is 0.03, as between launches of
-# published U-Nets on cells, so many leave a standard error of a margin of 0.01.
-FEWEST_TEST_SAMPLES = 10
+UnjudgedReason = Literal[
+    "", "direction", "steps", "constant", "perfect", "learned", "samples", "sampling", "rising"
+]
 
 
 @dataclass(frozen=True)

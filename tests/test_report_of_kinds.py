@@ -16,6 +16,7 @@ from analysis.checks import fairness_checks
 from analysis.columns import TABLES, taken_names
 from analysis.direction import score_direction
 from analysis.figures.catalogue import FIGURES
+from analysis.iou import iou_table
 from analysis.load import load_study
 from analysis.study import TAKEN_NAMES_FILE, Score
 from analysis.tables import COMPARE_LINES
@@ -98,6 +99,8 @@ def test_which_values_of_a_score_are_better_is_what_training_does_to_it(
     assert score_direction(study) == direction
     marks = [row.mark for row in fairness_checks(study) if row.check == "score better when higher"]
     assert marks == {"higher": [], "lower": ["no"], "unknown": ["not known"]}[direction]
+    judged = iou_table(study).set_index("workers")["non_inferior"][2]
+    assert (set(judged) == {"not judged"}) == (direction == "lower")
     assert score_direction(load_study(write_honest(tmp_path / "of_iou", Honest(repeats=1)))) == "higher"
 
 

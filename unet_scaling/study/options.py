@@ -33,7 +33,7 @@ CURVE_STREAM = 8
 WORKER_STREAM = 9
 # Fewer optimizer steps say nothing of what a larger number of workers costs: they teach little on any.
 FEWEST_JUDGED_STEPS = 100
-# Of fewer test samples one alone moves the score by more than 0.2 of its range.
+# Of fewer test samples one alone moves the score by more than 0.2 of its range. Of more, their spread tells.
 FEWEST_TEST_SAMPLES = 5
 # Squared and multiplied by a worker count, float64 still holds it.
 LOWEST_RATE = 1e-30
