@@ -34,6 +34,7 @@ class ScoreFacts:
               that in the third before, and `rate`: its largest learning rate over that of 1 worker; what is
               not known is NaN
     is_shown  whether the interval of the difference excludes 0
+    is_larger_batch  whether more workers mean larger batches: gradients are averaged at every step
     is_other_data  whether both were trained or tested on other images
     """
 
@@ -41,6 +42,7 @@ class ScoreFacts:
     alone: PointSeeds
     seeds: pd.DataFrame
     is_shown: bool
+    is_larger_batch: bool
     is_other_data: bool
 
     def is_higher(self, after: str) -> bool:
@@ -81,7 +83,13 @@ RULES: Mapping[str, Callable[[ScoreFacts], bool]] = {
         facts.is_equal("images") and not facts.is_shown and bool((facts.seeds["difference"] >= 0).any())
     ),
     "statistics": lambda facts: facts.is_equal("images") and not facts.is_settled and facts.is_spoiled,
-    "larger batches": lambda facts: facts.is_equal("images") and facts.is_settled and facts.is_shown,
+    "larger batches": lambda facts: (
+        facts.is_equal("images")
+        and facts.is_settled
+        and facts.is_shown
+        and facts.is_larger_batch
+        and not facts.is_spoiled
+    ),
 }
 
 
@@ -127,7 +135,8 @@ def score_facts(study: Study, point: PointSeeds, alone: PointSeeds, is_shown: bo
          for header in map(study.headers.__getitem__, of)}
         for of in (own, base)
     ]  # fmt: skip
-    return ScoreFacts(point, alone, pd.DataFrame(rows), is_shown, data[0] != data[1])
+    is_larger_batch = study.headers[own.iloc[0]].config.strategy.averages_gradients
+    return ScoreFacts(point, alone, pd.DataFrame(rows), is_shown, is_larger_batch, data[0] != data[1])
 
 
 def _loss_ratio(curve: pd.DataFrame, alone: pd.DataFrame, column: str) -> float:

@@ -13,9 +13,11 @@ import numpy as np
 import pandas as pd
 
 from analysis.stats import FEWEST_REPEATS
-from analysis.study import NAN, POINT, SERIES, Array, Study
+from analysis.study import NAN, POINT, RUNNING, SERIES, Array, Study
 from unet_scaling.study.options import FEWEST_JUDGED_STEPS, FEWEST_TEST_SAMPLES
 
+# What a score that still rises is not thought to make up for.
+EPOCHS_TO_COME = 10
 # Why a score is not judged, the first that applies; "": it is.
 UnjudgedReason = Literal[
     "", "direction", "steps", "constant", "perfect", "learned", "samples", "sampling", "rising"
@@ -99,7 +101,20 @@ def why_not_judged(one: Any, other: Any, learned: str, margin: float) -> Unjudge
         "sampling": sampling_error(*both) > margin,
         "rising": any(each.rise > margin for each in both),
     }
-    return next((reason for reason, applies in rules.items() if applies), "")
+    reason: UnjudgedReason = next((reason for reason, applies in rules.items() if applies), "")
+    return "" if _is_plain_loss(one, other, reason, margin) else reason
+
+
+def _is_plain_loss(one: Any, other: Any, reason: str, margin: float) -> bool:  # noqa: ANN401, as above
+    """Return whether every seed loses more than the reason leaves open: then it is judged, as a loss."""
+    lost = [other.ious[seed] - one.ious[seed] for seed in one.ious if seed in other.ious]
+    is_settled = one.trained.statistics != RUNNING and not other.trained.is_short
+    left_open = {
+        "steps": 0 if is_settled else math.inf,
+        "sampling": 2 * sampling_error(one.trained, other.trained),
+        "rising": EPOCHS_TO_COME * max(one.trained.rise, other.trained.rise),
+    }
+    return len(lost) >= FEWEST_REPEATS and min(lost) > margin + left_open.get(reason, math.inf)
 
 
 def sampling_error(one: ScoreEvidence, other: ScoreEvidence) -> float:

@@ -156,9 +156,12 @@ def _studies(
         real[0],
     )
     notes: tuple[str, ...] = ()
-    if {RECOMPUTED, RUNNING} <= {run.row.statistics for run in (*real[0], *played[0])}:
+    if mixed := _scored_in_two_ways([*real[0], *played[0]]):
         # Those that training left are known of every run: none has to be left out.
-        real, played = ((_scored_alike(runs), others) for runs, others in (real, played))
+        real, played = (
+            ([run.with_running_score() if run.name in mixed else run for run in runs], others)
+            for runs, others in (real, played)
+        )
         notes = tuple(lines("notes", said="statistics"))
     both = [*real[0], *played[0]]
     # A point of which every run diverged is a point of the study all the same. Of both kinds, so that a set
@@ -179,9 +182,13 @@ def _studies(
     return replace(study, played=_without_times(study_of(*played))) if any(played) else study
 
 
-def _scored_alike(runs: Sequence[records.CompleteRun]) -> list[records.CompleteRun]:
-    """Return the runs, those with recomputed statistics of norm layers as those that training left score."""
-    return [run.with_running_score() if run.row.statistics == RECOMPUTED else run for run in runs]
+def _scored_in_two_ways(runs: Sequence[records.CompleteRun]) -> set[str]:
+    """Return the runs that recomputed statistics of norm layers where others of equal options did not."""
+    ways: dict[Hashable, set[str]] = {}
+    for run in runs:
+        ways.setdefault(facts.SAME["options"](run.header), set()).add(run.row.statistics)
+    recomputed = [run for run in runs if run.row.statistics == RECOMPUTED]
+    return {run.name for run in recomputed if RUNNING in ways[facts.SAME["options"](run.header)]}
 
 
 def _as_trained(config: RunConfig) -> RunConfig:

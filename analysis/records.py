@@ -278,7 +278,8 @@ def _statistics(config: RunConfig, result: record_lines.Evaluation) -> Cells:
         is_without = not config.has_own_task and config.model.batch_norm == "off"
         return {"statistics": NO_STATISTICS if is_without else RUNNING, "iou_running": _known(result.score)}
     if not recomputed.layers:
-        return {"statistics": NO_STATISTICS, "iou_running": _known(result.score)}
+        kind = RUNNING if recomputed.others else NO_STATISTICS
+        return {"statistics": kind, "iou_running": _known(result.score)}
     running = recomputed.running
     return {"statistics": RECOMPUTED, "iou_running": _known(running.score if running else None)}
 

@@ -98,6 +98,36 @@ def test_what_cannot_be_judged_is_answered_by_speed_alone(name: str, tmp_path: P
     assert math.isnan(needed) or f"--set training.epochs={needed:.0f}" in steps
 
 
+# Of 1 worker, and of 2; each a reason not to judge, were the loss not plain.
+PLAIN_LOSSES: Mapping[str, Callable[[Path], Path]] = {
+    "few steps on 2 workers alone": lambda to: plain(to, {1: 480, 2: 200}, {}),
+    "test images that differ": lambda to: plain(to, {1: 480, 2: 480}, {"spread": 0.1}),
+}
+
+
+def plain(folder: Path, images_per_epoch: Mapping[int, int], spread: Mapping[str, float]) -> Path:
+    """Settled statistics; 2 workers score 0.2 less, in every seed."""
+    random = np.random.default_rng(3)
+    for repeat in range(1, 6):
+        for workers, score in ((1, 0.8), (2, 0.6)):
+            of_images = score + random.normal(0, spread.get("spread", 0.0), 40)
+            evaluated = {
+                "image_ious": of_images.clip(0, 1).round(4).tolist(), "statistics": statistics(score)
+            }  # fmt: skip
+            write_run(folder, workers=workers, repeat=repeat, iou=round(score + 0.001 * repeat, 6),
+                      evaluated=evaluated, images_per_second=95.0 * workers + repeat,
+                      images_per_epoch=images_per_epoch[workers], header={"test_images": 40})  # fmt: skip
+    return folder
+
+
+@pytest.mark.parametrize("name", PLAIN_LOSSES)
+def test_a_plain_loss_is_no_answer_by_speed_alone(name: str, tmp_path: Path) -> None:
+    told = report_of(PLAIN_LOSSES[name](tmp_path / "study"))
+    assert told.row("iou", workers=2)["non_inferior"] == "no"
+    (answer,) = told.summary["answers"]
+    assert answer["headline"].startswith("Do not scale out")
+
+
 def test_a_judged_point_goes_before_a_faster_one_that_is_not(tmp_path: Path) -> None:
     for iou, workers in (("yes", 2), ("no", None)):
         folder = write(tmp_path / iou, (lambda _: 0.8) if workers else (lambda _: 0.5))

@@ -24,7 +24,7 @@ from unet_scaling.study.record_lines import NormStatistics, Result
 from unet_scaling.task.file_task import FileTask
 from unet_scaling.training import build_model
 
-# Every kind of layer that has running statistics, one of them frozen, one called twice, one never; two that
+# Every kind of layer that has running statistics, two of them frozen, one called twice, one never; two that
 # have none; dropout, and a buffer that training moves beside them.
 LAYERS = """
 class Network(nn.Module):
@@ -36,6 +36,7 @@ class Network(nn.Module):
         self.instance = nn.InstanceNorm1d(width, affine=True, track_running_stats=True)
         self.cumulative = nn.BatchNorm1d(width, momentum=None)
         self.frozen = nn.BatchNorm1d(width)
+        self.still = nn.BatchNorm1d(width, momentum=0.0)
         self.bare = nn.BatchNorm1d(width, track_running_stats=False)
         self.twice = nn.BatchNorm1d(width)
         self.unused = nn.BatchNorm1d(width)
@@ -50,7 +51,8 @@ class Network(nn.Module):
     def forward(self, places):
         self.passes += self.training
         values = self.first(places).view(len(places), -1, 4)
-        for layer in (self.batch, self.group, self.instance, self.cumulative, self.frozen, self.bare):
+        kinds = (self.batch, self.group, self.instance, self.cumulative, self.frozen, self.still, self.bare)
+        for layer in kinds:
             values = layer(values) + 0.3 * values
         values = self.twice(torch.relu(self.twice(values)))
         return self.head(functional.dropout(values.flatten(1), DROPPED, self.training))
@@ -60,8 +62,10 @@ SOURCE = f"{POINTS[:BEGIN]}{LAYERS}\n\n{POINTS[END:]}"
 SETTLED = {"batch", "instance", "cumulative", "twice"}
 
 
-def opened(folder: Path, dropped: float = 0.0, **training: Any) -> tuple[FileTask, Any, RunData]:
-    config = points_config(folder, SOURCE.replace("DROPPED", str(dropped)), **training)
+def opened(
+    folder: Path, dropped: float = 0.0, source: str = SOURCE, **training: Any
+) -> tuple[FileTask, Any, RunData]:
+    config = points_config(folder, source.replace("DROPPED", str(dropped)), **training)
     task = FileTask(config)
     data = task.load_data(single_worker())
     return task, build_model(task, torch.device("cpu"), nn.SyncBatchNorm), data
@@ -81,8 +85,11 @@ def moments(layer: nn.Module, passed: list[Tensor]) -> tuple[Tensor, Tensor]:
     return values.mean(dim=(0, 2)), values.var(dim=2).mean(dim=0)
 
 
-def test_they_are_the_moments_of_a_plain_loop_in_float64(tmp_path: Path) -> None:
-    task, model, data = opened(tmp_path, batch_per_worker=5)
+@pytest.mark.parametrize("number", ["float32", "float64"])
+def test_they_are_the_moments_of_a_plain_loop_in_float64(number: str, tmp_path: Path) -> None:
+    source = SOURCE.replace("torch.randn(8, ", f"torch.randn(8, dtype=torch.{number}, ")
+    source = source.replace('Network(options["width"])', f'Network(options["width"]).to(torch.{number})')
+    task, model, data = opened(tmp_path, source=source, batch_per_worker=5)
     before = state_digests(Trained(model, torch.optim.SGD(model.parameters())))
     plain = build_model(task, torch.device("cpu"), nn.SyncBatchNorm).double().train()
     layers = norm_layers(plain)
@@ -123,6 +130,7 @@ def test_batches_are_of_the_seed_and_as_many_as_asked(tmp_path: Path) -> None:
     assert numbers(data, workers=3) == every
     assert numbers(data, statistics_images=17) == every[:2]
     assert [len(batch) for batch in numbers(data, statistics_images=1)] == [8]
+    assert {len(batch) for batch in numbers(data, batch_per_worker=1)} == {2}
     assert [len(batch) for batch in numbers(data, batch_per_worker=100)] == [48]
 
 
@@ -156,6 +164,32 @@ def test_layers_over_all_workers_wait_for_none(tmp_path: Path) -> None:
     assert variances(model) == before
     assert "forward" not in vars(model.batch)
     assert [model.batch.momentum, model.cumulative.momentum] == [0.1, None]
+
+
+PENALTY = """
+def loss(model, batch):
+    places = batch[0].clone().requires_grad_()
+    logits = model(places)
+    (slope,) = torch.autograd.grad(logits.sum(), places, create_graph=True)
+    return functional.cross_entropy(logits, batch[1]) + 0.01 * slope.square().sum()
+"""
+
+
+def test_a_loss_may_take_gradients_itself(tmp_path: Path) -> None:
+    task, model, data = opened(tmp_path, source=f"{SOURCE}{PENALTY}")
+    assert recompute(task, model, data, single_worker()).layers == 4
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_what_is_averaged_by_the_model_itself_is_said(tmp_path: Path) -> None:
+    hidden = "functional.batch_norm(values, layer.running_mean, layer.running_var, training=True) + 0 * ("
+    source = SOURCE.replace("layer(values) + 0.3 * values", f"{hidden}values)").replace(
+        "in kinds", "in (self.batch,)"
+    )
+    task, model, data = opened(tmp_path, source=source)
+    assert recompute(task, model, data, single_worker()).others == [
+        "batch.running_mean", "batch.running_var", "passes"
+    ]  # fmt: skip
 
 
 def test_a_model_without_such_layers_is_evaluated_as_it_is(tmp_path: Path) -> None:

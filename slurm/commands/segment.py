@@ -93,7 +93,7 @@ def main() -> int:
         raise failure
     if problems or refused:
         files = count(len(problems) + len(refused), "file")
-        raise UserError(f"{arguments.images}: {files} refused, the others have masks", EXIT_BAD_DATA)
+        raise UserError(f"{arguments.images}: {files} refused, {count(made, 'mask')} made", EXIT_BAD_DATA)
     return EXIT_OK
 
 
