@@ -13,8 +13,8 @@ keep_alone() {
     sed -E 's/ href="[^#":]*"//g' "$1"
 }
 
-"$python" -m analysis logs/evidence/published_gap_controller --output "$reports/controller"
-keep_alone "$reports/controller/report.html" >docs/examples/published_gap_controller.html
+"$python" -m analysis logs/evidence/demo --output "$reports/demo"
+keep_alone "$reports/demo/report.html" >docs/examples/demo.html
 
 "$python" -m analysis build/evidence/published_emulated --output "$reports/emulated"
 cp "$reports/emulated/scaling.svg" docs/published_emulated.svg
