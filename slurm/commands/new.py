@@ -211,7 +211,7 @@ def study_choices(arguments: argparse.Namespace, workers: Choice, most_workers: 
             Choice("criteria.efficiency_floor", criteria.efficiency_floor, floor),
         ]
     few = "independent launches of each point: at least 3 for an interval, 5 recommended"
-    watched = "shows the score over the epochs, outside the clock; takes up to half an epoch each time"
+    watched = "shows the score over the epochs, outside the clock; takes half an epoch each time"
     return [
         Choice("frameworks", list(FRAMEWORKS), "each with every worker count"),
         workers,
