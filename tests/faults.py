@@ -35,7 +35,7 @@ SECONDS_FULL_VARIABLE = "SECONDS_FULL"
 FLIPPED_VARIABLE = "FILE_TO_FLIP"
 FILE_BYTES = 40_000
 SECRET = "a-token-that-nobody-may-read"
-
+TIMINGS: Any = {"seconds": True, "training_seconds": True, "statistics": {"seconds"}}
 
 # What a run may leave: what is read back, and damaged in tests/test_damaged_files.py, and the rest.
 READ_BACK = (
@@ -158,7 +158,7 @@ def trained(record: Record) -> list[object]:
     epochs = [
         (epoch.epoch, epoch.loss, epoch.steps, epoch.images, epoch.learning_rate) for epoch in record.epochs
     ]
-    results = [result.model_dump(exclude={"seconds", "training_seconds"}) for result in record.results]
+    results = [result.model_dump(exclude=TIMINGS) for result in record.results]
     return [*epochs, *results]
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from tests.faults import Fault, attempt, framework_parameter
+from tests.faults import TIMINGS, Fault, attempt, framework_parameter
 from tests.studies import launched
 from tests.tasks import POINTS, SOMETIMES_UNUSED, points_config, task_config
 from tests.trained import TrainedRun, TrainedRuns, plain_config
@@ -112,8 +112,7 @@ def equal_config(
 def learned(record: Record) -> list[object]:
     """Return all that equal training has in common: weights and scores after every epoch."""
     assert record.complete, record.problems
-    exclude: Any = {"seconds": True, "training_seconds": True, "statistics": {"seconds"}}
-    return [result.model_dump(exclude=exclude) for result in record.results]
+    return [result.model_dump(exclude=TIMINGS) for result in record.results]
 
 
 def losses(record: Record) -> list[float | None]:

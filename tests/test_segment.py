@@ -193,7 +193,7 @@ def test_a_refused_file_does_not_end_its_folder(
     (folder / "notes.txt").write_text("no image")
     capsys.readouterr()
     for workers, output in enumerate(outputs[:2], start=1):
-        with pytest.raises(UserError, match="3 files refused, the others have masks") as refused:
+        with pytest.raises(UserError, match="3 files refused, 47 masks made") as refused:
             segmented(monkeypatch, run.folder, folder, "--output", output, "--workers", workers)
         assert refused.value.exit_code == EXIT_BAD_DATA
         said = sorted(capsys.readouterr().err.splitlines())
