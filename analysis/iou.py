@@ -218,9 +218,10 @@ def _why_not(study: Study, point: PointSeeds, other: PointSeeds | None, test: Ma
         return ""
     shorter = min(point.trained, other.trained, key=lambda each: each.steps)
     facts = {"steps": FEWEST_JUDGED_STEPS, "samples": FEWEST_TEST_SAMPLES}
+    note = direction_note(study) if test.reason == "direction" else ""
     error = sampling_error(point.trained, other.trained)
-    (text,) = lines("not_judged", reason=test.reason, point=point, other=other, shorter=shorter, error=error,
-                    fewest=facts, score=study.score, direction=direction_note(study))  # fmt: skip
+    context = {"shorter": shorter, "error": error, "fewest": facts, "score": study.score, "direction": note}
+    (text,) = lines("not_judged", reason=test.reason, point=point, other=other, **context)
     return text
 
 

@@ -107,7 +107,7 @@ def _of_work(record: Record, header: Header, samples: str) -> Iterator[str]:
     config = header.config
     most = header.train_images * config.data.passes_per_epoch
     # What fills no step is left out.
-    of_step = config.played_workers * config.training.accumulate * config.training.batch_per_worker
+    of_step = config.images_per_step
     for epoch in record.epochs:
         found = f"epoch {epoch.epoch} has {epoch.images} {samples}"
         if epoch.images > most:

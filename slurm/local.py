@@ -128,7 +128,7 @@ class StudyProgress(ExitStack):
         if len(self._seen) > 1:
             (first, since), (last, until) = self._seen
             seconds = (until - since) / (last - first)
-            images = self._config.played_workers * training.batch_per_worker * training.accumulate
+            images = self._config.images_per_step
             parts.append(f"{images / seconds:.1f} images/s")
         # Steps do not tell how long the maps take that follow them.
         own = None if self._config.is_explained or seconds is None else steps_left * seconds

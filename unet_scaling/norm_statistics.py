@@ -95,7 +95,8 @@ def recompute(task: Task, model: nn.Module, data: RunData, group: Group) -> Norm
     model.train()
     with training_state.leaving_no_trace(model), torch.compiler.set_stance("force_eager"):
         for first in range(0, len(batches), MOST_ROWS):
-            rows = [torch.zeros(_width(layers), dtype=torch.float64)] * min(MOST_ROWS, len(batches) - first)
+            nothing = torch.cat([_packed(layer, []) for layer in layers.values()])
+            rows = [nothing] * min(MOST_ROWS, len(batches) - first)
             for number in range(group.rank, len(rows), group.size):
                 training_state.seed_generators(task.config.seed, first + number)
                 with training_state.unchanged_buffers(model), _noted(layers) as seen:
@@ -168,11 +169,6 @@ def _note(seen: list[Moments], layer: _NormBase, _inputs: object, output: Tensor
     moments = (torch.tensor(number), layer.running_mean, layer.running_var)
     # Copies: the next pass writes over the buffers.
     seen.append(Moments(*(each.to("cpu", torch.float64, copy=True)[None] for each in moments)))
-
-
-def _width(layers: Layers) -> int:
-    """Return how many numbers the moments of all layers are."""
-    return sum(1 + 2 * layer.num_features for layer in layers.values())
 
 
 def _packed(layer: _NormBase, seen: list[Moments]) -> Tensor:

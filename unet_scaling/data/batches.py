@@ -91,17 +91,12 @@ class RunData(ABC):
     @property
     def steps_per_epoch(self) -> int:
         """Return the optimizer steps: equal on all workers, what does not fill a step is left out."""
-        return self.train_images * self.config.data.passes_per_epoch // self._images_per_step
+        return self.train_images * self.config.data.passes_per_epoch // self.config.images_per_step
 
     @property
     def images_per_epoch(self) -> int:
         """Return how many images all workers together process in one epoch."""
-        return self.steps_per_epoch * self._images_per_step
-
-    @property
-    def _images_per_step(self) -> int:
-        training = self.config.training
-        return self.config.played_workers * training.batch_per_worker * training.accumulate
+        return self.steps_per_epoch * self.config.images_per_step
 
     def steps(self, epoch: int, clock: Clock, first: int = 0) -> "Iterator[StepBatches]":
         """Yield this worker's batches of each step from `first` on; they are loaded as they are taken.

@@ -82,16 +82,14 @@ def test_share_of_worker(test: Indices, worker: int, workers: int) -> Indices:
 
 def steps_of(config: RunConfig, train_images: int) -> int:
     """Return the optimizer steps that a run takes in all its epochs."""
-    training = config.training
-    images_per_step = config.played_workers * training.batch_per_worker * training.accumulate
-    return train_images * config.data.passes_per_epoch // images_per_step * training.epochs
+    return train_images * config.data.passes_per_epoch // config.images_per_step * config.training.epochs
 
 
 def require_enough_images(config: RunConfig, train_images: int) -> None:
     """Raise UserError (65) where an epoch fills no step; a run that only evaluates has none."""
     workers = config.played_workers
     batch, accumulate = config.training.batch_per_worker, config.training.accumulate
-    needed = workers * batch * accumulate
+    needed = config.images_per_step
     available = train_images * config.data.passes_per_epoch
     if config.training.epochs == 0 or available >= needed:
         return

@@ -250,10 +250,10 @@ class Recorder:
         """Record an evaluation."""
         self.results.append(result)
         self._write(result)
-        score = "undefined" if result.score is None else f"{result.score:.4f}"
+        score = _shown(result.score)
         title = score_title(result.score_name)
         running = result.statistics.running if result.statistics else None
-        left = f" ({running.score or 0:.4f} with the statistics that training left)" if running else ""
+        left = f" ({_shown(running.score)} with the statistics that training left)" if running else ""
         self._print(f"after {result.epochs} epochs: {title} {score} on {result.images} test samples{left}")
 
     def end_training(self, result: Evaluation | None) -> None:
@@ -378,6 +378,10 @@ class Recorder:
     def _print(self, text: str) -> None:
         if self._group.rank == 0:
             print(text, flush=True)
+
+
+def _shown(score: float | None) -> str:
+    return "undefined" if score is None else f"{score:.4f}"
 
 
 @contextmanager

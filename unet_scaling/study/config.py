@@ -181,6 +181,11 @@ class RunConfig(StrictModel):
         return self.training.plays or self.workers
 
     @property
+    def images_per_step(self) -> int:
+        """Return how many images all workers together process in one optimizer step."""
+        return self.played_workers * self.training.batch_per_worker * self.training.accumulate
+
+    @property
     def plays_per_worker(self) -> int:
         """Return as how many workers each real one trains, one after the other."""
         return self.played_workers // self.workers

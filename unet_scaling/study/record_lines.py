@@ -360,7 +360,7 @@ class Epoch(StrictModel):
 class RunningScore(StrictModel):
     """The score with the statistics that training left in the norm layers, their mean over the workers."""
 
-    counts: list[int] = Field(description="of the task, summed over the samples; of images as those below")
+    counts: list[int] = Field(description="summed over the samples; of images those of PixelCounts")
     score: Share | None = Field(description="that is judged; none where the counts give none")
 
 
