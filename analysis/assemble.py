@@ -1,7 +1,7 @@
 """Everything that a report says of a study, before any of it is written or printed."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 
 import pandas as pd
@@ -16,6 +16,7 @@ from analysis.answer import (
     verdicts,
     wrapper_verdicts,
 )
+from analysis.baseline import ONE_WORKER, check_one_worker
 from analysis.budget import budget_notes, budget_table, difference_table, network_table
 from analysis.checks import disturbed_notes, fairness_checks, fairness_table
 from analysis.contrast import BASELINE, NO, Check, compare, each_against_native, of_compared_pair, withhold
@@ -24,7 +25,6 @@ from analysis.diagnosis import Diagnosis, diagnose, main_causes, slower_arm
 from analysis.forecast import score_table
 from analysis.gpus import gpu_table
 from analysis.iou import iou_between_frameworks, iou_table, task_scores
-from analysis.machines import ONE_WORKER, check_one_worker
 from analysis.played import PlayedQuality, played_quality, with_played
 from analysis.points import cost_table, interval_notes, summarise, target_of, unequal_work
 from analysis.predict import extrapolate, request_sentences, request_table
@@ -32,7 +32,7 @@ from analysis.saliency import SaliencyFindings, maps_answer, saliency_findings
 from analysis.stats import parallel_map
 from analysis.strategies import strategy_axes, strategy_sentence, strategy_table
 from analysis.study import COMPARED, Study
-from analysis.text import after, labelled, restriction_notes, series_name
+from analysis.text import after, labelled, lines, restriction_notes, series_name
 from analysis.trust import Trust, outlier_notes, steadiness_notes
 
 # From here on, starting processes takes less time than they save.
@@ -40,13 +40,10 @@ MANY_RUNS = 500
 
 
 @dataclass(frozen=True)
-class Report:
-    """The tables and sentences of a study; each table is documented where it is made.
+class Judged:
+    """What decides the answer of a study: its points, the comparisons of frameworks, and what speaks against.
 
-    `arms` and `arms_iou` compare every framework with native DDP; of the compared pair alone they are
-    `comparisons` and `iou_between`. `scores` are predictions of files, `task_scores` those of a task that has
-    several, `fairness` is the table of the checks, and `request` has speed, efficiency and cost of the counts
-    measured and of some beyond.
+    `arms` and `arms_iou` compare every framework with native DDP. Each table is documented where it is made.
     """
 
     study: Study
@@ -54,35 +51,18 @@ class Report:
     iou: pd.DataFrame
     cost: pd.DataFrame
     checks: list[Check]
-    predictions: pd.DataFrame
-    prediction_notes: list[str]
-    budget: pd.DataFrame
-    differences: pd.DataFrame
-    network: pd.DataFrame
-    played: PlayedQuality
     arms: pd.DataFrame
-    comparisons: pd.DataFrame
     arms_iou: pd.DataFrame
-    iou_between: pd.DataFrame
-    wrappers: pd.DataFrame
-    fairness: pd.DataFrame
-    scores: pd.DataFrame
-    task_scores: pd.DataFrame
-    gpus: pd.DataFrame
-    request: pd.DataFrame
-    saliency: SaliencyFindings
 
     @cached_property
-    def request_sentences(self) -> list[str]:
-        """Return what to know before asking for nodes; nothing of scripts."""
-        if not self.study.kind.compares:
-            return []
-        return list(request_sentences(self.study, self.request))
+    def comparisons(self) -> pd.DataFrame:
+        """Return those of native DDP and Horovod."""
+        return of_compared_pair(self.arms)
 
     @cached_property
-    def strategies(self) -> pd.DataFrame:
-        """Return what strategies of exchange gain and cost; no row of scripts."""
-        return strategy_table(self.study, self.budget)
+    def wrappers(self) -> pd.DataFrame:
+        """Return what each framework costs a step, where a study has more than the compared pair."""
+        return each_against_native(self.study, self.arms, self.arms_iou)
 
     @cached_property
     def doubts(self) -> list[str]:
@@ -120,6 +100,57 @@ class Report:
         tables = (self.points, self.arms, self.iou, self.arms_iou, self.cost)
         return recommend(self.study, *tables, doubt)
 
+    def doubted(self, claim: str, options: str | None = None) -> str:
+        """Return a sentence with a number as every output has it: beside it stands what is unfair.
+
+        `options` are those that it is about; of None any may be.
+        """
+        doubts = [
+            lines("unfair", advice=advice)[0]
+            for advice in self.recommendations
+            if advice.kind == "unfair" and options in (None, advice.options)
+        ]
+        return f"{claim}; caution: {doubts[0]}" if doubts else claim
+
+
+@dataclass(frozen=True)
+class Report(Judged):
+    """All tables and sentences of a study.
+
+    `scores` are predictions of files, `task_scores` those of a task that has several, `fairness` is the table
+    of the checks, and `request` has speed, efficiency and cost of the counts measured and of some beyond.
+    """
+
+    predictions: pd.DataFrame
+    prediction_notes: list[str]
+    budget: pd.DataFrame
+    differences: pd.DataFrame
+    network: pd.DataFrame
+    played: PlayedQuality
+    iou_between: pd.DataFrame
+    fairness: pd.DataFrame
+    scores: pd.DataFrame
+    task_scores: pd.DataFrame
+    gpus: pd.DataFrame
+    request: pd.DataFrame
+    saliency: SaliencyFindings
+
+    @cached_property
+    def request_sentences(self) -> list[str]:
+        """Return what to know before asking for nodes; nothing of scripts."""
+        if not self.study.kind.compares:
+            return []
+        words = self.study.kind.restricted
+        return [
+            labelled(options, after(words, self.doubted(text, options)))
+            for options, text in request_sentences(self.study, self.request)
+        ]
+
+    @cached_property
+    def strategies(self) -> pd.DataFrame:
+        """Return what strategies of exchange gain and cost; no row of scripts."""
+        return strategy_table(self.study, self.budget)
+
     @cached_property
     def slower(self) -> dict[str, str]:
         """Return by options which framework is slower with the most workers, why, and what cures it."""
@@ -142,9 +173,11 @@ class Report:
     def compared_options(self) -> str:
         """Return the line over the answers of several sets of options; empty for one set."""
         strategies = strategy_sentence(self.study, self.strategies)
-        if strategies and set(self.study.axes) == set(strategy_axes(self.study)):
-            return strategies
-        return "; ".join(filter(None, (strategies, compared_options(self.recommendations))))
+        told = [strategies]
+        if not strategies or set(self.study.axes) != set(strategy_axes(self.study)):
+            told.append(compared_options(self.recommendations))
+        line = "; ".join(filter(None, told))
+        return self.doubted(line) if line else ""
 
     @cached_property
     def diagnoses(self) -> list[Diagnosis]:
@@ -179,8 +212,8 @@ class Report:
         return [labelled(options, text) for options, text in texts.items()]
 
 
-def make_report(study: Study) -> Report:
-    """Return the report of a study. Pure: nothing is read or written."""
+def judge(study: Study) -> Judged:
+    """Return what decides the answer of a study. Pure: nothing is read or written."""
     # None of these depends on another: a large study keeps several processors busy.
     makers = (summarise, compare, iou_table, cost_table, iou_between_frameworks)
     chunk = 1 if len(study.runs) >= MANY_RUNS else len(makers)
@@ -191,31 +224,27 @@ def make_report(study: Study) -> Report:
         if len(rows):
             other = None if framework == COMPARED[1] else framework
             checks.append(replace(check_one_worker(rows), check=ONE_WORKER, framework=other))
-    arms = withhold(compared, checks)
-    comparisons = of_compared_pair(arms)
+    return Judged(study, points, iou, cost, checks, withhold(compared, checks), between)
+
+
+def make_report(study: Study) -> Report:
+    """Return the report of a study. Pure: nothing is read or written."""
+    judged = judge(study)
     predictions, prediction_notes = extrapolate(study)
     return Report(
-        study=study,
-        points=points,
-        iou=iou,
-        cost=cost,
-        checks=checks,
+        **{field.name: getattr(judged, field.name) for field in fields(Judged)},
         predictions=predictions,
         prediction_notes=prediction_notes,
         budget=budget_table(study),
-        differences=difference_table(study, comparisons),
+        differences=difference_table(study, judged.comparisons),
         network=network_table(study),
-        played=played_quality(study, points),
-        arms=arms,
-        comparisons=comparisons,
-        arms_iou=between,
-        iou_between=of_compared_pair(between),
-        wrappers=each_against_native(study, arms, between),
-        fairness=fairness_table(checks),
+        played=played_quality(study, judged.points),
+        iou_between=of_compared_pair(judged.arms_iou),
+        fairness=fairness_table(judged.checks),
         scores=score_table(study),
         task_scores=task_scores(study.subject),
         gpus=gpu_table(study),
-        request=request_table(study, points),
+        request=request_table(study, judged.points),
         saliency=saliency_findings(study),
     )
 

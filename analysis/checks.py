@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.baseline import check_baseline, check_baseline_times
 from analysis.contrast import (
     BASELINE,
     MOST_EXAMPLES,
@@ -62,20 +63,25 @@ from analysis.machines import (
     are_on_one_machine,
     check_alone,
     check_asked,
-    check_baseline,
     check_clocks,
     check_first,
     check_order,
+    check_quiet,
+    check_study_order,
     subject_of,
 )
+from analysis.nodes import check_dealt
 from analysis.stats import FEWEST_REPEATS, kept_though_disturbed
-from analysis.study import COMPARED, NAN, NOT_RECORDED, POINT, Study
-from analysis.text import Row, clean, count, first_of, lines, repeats_text
-from unet_scaling.study.disturbance import SHORTEST_JUDGED_SECONDS
+from analysis.study import COMPARED, NAMES, NOT_RECORDED, POINT, Study
+from analysis.text import Row, clean, count, first_of, lines, listed, repeats_text
+from unet_scaling.study.options import OPTION_TABLES
 from unet_scaling.study.record_lines import Header
+from unet_scaling.study.validation import flat_values
 
 # Of the masks alone: equal whatever a network predicts.
 FOREGROUND_COUNTS = ["true_positive", "false_negative"]
+# Of a job, by who submits it: all else of a place a scheduler chooses.
+CHOSEN = ("SLURM_CLUSTER_NAME", "SLURM_CPUS_PER_TASK")
 # Up to it, no more than half of what one framework's runs used was used as much by the other's.
 TOO_FEW_SHARED = 0.5
 # Of five launches of each framework: a host that served all of one, and one of the other.
@@ -190,9 +196,10 @@ def _of_training(subject: Checked) -> Iterator[Check]:
         yield replace(no(fact), check="loss falls")
 
 
-def check_facts(row: str, subject: Checked) -> Check:
+def check_facts(row: str, subject: Checked, dealt: Sequence[Fact] = ()) -> Check:
     """Check what answers for a row: that both frameworks had the same, and that the runs of both tell it.
 
+    What a scheduler `dealt` out is not asked to be the same.
     Runs that differ in a fact that must agree have been refused; what is left are facts that one framework's
     runs alone tell, values that prove nothing, and sets such as hosts, of which each may have had its own.
     """
@@ -200,7 +207,9 @@ def check_facts(row: str, subject: Checked) -> Check:
     facts += version_facts(subject.headers) if row == SOFTWARE else ()
     facts += setting_facts(subject.headers) if row in SETTINGS.values() else ()
     own = [fact for fact in facts if fact.row == row]
-    if apart := _first_at_points(subject, [fact for fact in own if fact.is_free_set], _apart):
+    if apart := _first_at_points(
+        subject, [fact for fact in own if fact.is_free_set and fact not in dealt], _apart
+    ):
         cure = " (submit with --one-allocation)" if row == PLACES else ""
         return withhold_claims(f"{first_points(apart.values())}: a difference may be theirs{cure}", apart)
     proven = {fact.name: _proven(fact, subject.headers) for fact in own}
@@ -274,6 +283,25 @@ def _proven(fact: Fact, headers: Mapping[str, Header]) -> list[str]:
     ]
 
 
+def check_own_options(subject: Checked) -> Check | None:
+    """Say which options of its own a framework was given; no row where none, or where they are an axis.
+
+    Guards against a handicap, or a help, that one line of the study file gives one framework.
+    """
+    given: dict[str, dict[str, None]] = {}
+    for header in subject.headers.values():
+        config = header.config
+        name = config.framework
+        defaults = flat_values(OPTION_TABLES[name](), f"{name}.")
+        for key, value in flat_values(getattr(config, name) or OPTION_TABLES[name](), f"{name}.").items():
+            if value != defaults[key] and key not in subject.study.axes:
+                given.setdefault(NAMES[name], {})[f"{key} = {value}"] = None
+    if not given:
+        return None
+    told = listed([f"{name} with {', '.join(options)}" for name, options in given.items()])
+    return replace(yes(f"set in the study file: {clean(told)}"), remark=clean(told))
+
+
 def check_evaluated(subject: Checked) -> Check:
     """Check that every run evaluated the same test images, all of them once; emulated ones evaluate none."""
     if subject.study.kind.unlearned:
@@ -303,14 +331,15 @@ def check_shared(subject: Checked) -> Check:
 def check_attempts(subject: Checked) -> Check:
     """Check the hosts of attempts, which may differ: code, cores and data that differ have been refused."""
     headers = subject.headers
-    moved = []
+    moved: list[str] = []
     for run, header in headers.items():
         used = {facts.attempt: " ".join(sorted(hosts([facts]))) for facts in header.attempts()}
         if len(set(used.values())) > 1:
             told = ", ".join(f"attempt {number} on {names}" for number, names in used.items())
             moved.append(clean(f"{run} was resumed on other hosts ({told})"))
     if moved:
-        return no(first_of(moved, "run", _MOST_LISTED))
+        # Where a scheduler chose the hosts, they are part of the noise of launches.
+        return (yes if subject.is_drawn else no)(first_of(moved, "run", _MOST_LISTED))
     resumed = sum(header.resumed is not None for header in headers.values())
     if not resumed:
         return yes("no run was resumed")
@@ -318,15 +347,27 @@ def check_attempts(subject: Checked) -> Check:
 
 
 def check_places(subject: Checked) -> Check:
-    """Check that runs of equal worker count ran on the same hosts, devices, cores and partition."""
+    """Check that runs of equal worker count ran on the same hosts, devices, cores and partition.
+
+    What a scheduler dealt out for each run is noise, and in the interval: there it is asked whether the
+    frameworks share it as chance has it. A place that only one of them had is refused, or said where launches
+    are too few to tell.
+    """
     if not subject.headers or not any(run["hosts"] for run in subject.runs):
         return not_known(NOT_RECORDED)
     if are_on_one_machine(subject.runs):
         return yes("all hosts are those of a slowed virtual cluster, and so of one machine")
-    found = check_facts(PLACES, subject)
+    dealt = (
+        [fact for fact in FACTS if fact.row == PLACES and fact.name not in CHOSEN] if subject.is_drawn else []
+    )
+    found = check_facts(PLACES, subject, dealt)
+    if found.mark != YES:
+        return found
+    if dealt:
+        return check_dealt(dealt, subject)
     counts = sorted(grouped(subject.runs, ["workers"]).items())
     differing = [str(workers) for (workers,), runs in counts if len({run["hosts"] for run in runs}) > 1]
-    if found.mark == YES and differing:
+    if differing:
         workers = ", ".join(differing)
         return no(f"runs on {workers} workers used several sets of hosts; a difference may be theirs")
     return found
@@ -459,41 +500,6 @@ def check_repeats(subject: Checked) -> Check:
     return yes(fact) if sizes.nunique() == 1 else no(fact)
 
 
-def check_quiet(subject: Checked) -> Check:
-    """Check that neither other programs nor stalls disturbed launches that count for speed."""
-    runs = subject.runs
-    reasons = [run["disturbed"] for run in runs if run["disturbed"]]
-    pairs = [
-        pair
-        for pair, both in subject.sides.items()
-        if _counts_disturbed(
-            [native["disturbed"] or other["disturbed"] for native, other in repeats_of(both)]
-        )
-    ]
-    points = grouped(runs, POINT).values()
-    if pairs or any(_counts_disturbed([run["disturbed"] for run in own]) for own in points):
-        disturbed = f"{len(reasons)} of {count(len(runs), 'run')} disturbed"
-        fact = f"{disturbed}, such as: {clean(reasons[0])}"
-        return withhold_claims(fact, pairs) if pairs else no(fact)
-    known = {run["run"]: run["busy_share"] for run in runs if run["busy_share"] == run["busy_share"]}
-    short = [
-        run["run"] for run in runs if run["epochs_used"] * run["seconds_per_epoch"] < SHORTEST_JUDGED_SECONDS
-    ]
-    if one_sided := subject.known_of_one([*known, *short]):
-        where = first_points(map(point_name, one_sided))
-        return known_of_one(f"{where} only one framework's runs say what other processes took", one_sided)
-    if len(known) < len(runs):
-        return not_known("not every run recorded what other processes took of its cores")
-    most = max((known[run["run"]] for run in runs if not run["disturbed"]), default=NAN)
-    left_out = f"; {count(len(reasons), 'disturbed run')} left out of speed" if reasons else ""
-    return yes(f"other processes took at most {100 * most:.1f} % of a worker's time{left_out}")
-
-
-def _counts_disturbed(disturbed: Sequence[str]) -> bool:
-    """Return whether launches of one point count for speed though some are disturbed (stats.timed)."""
-    return any(disturbed) and sum(not each for each in disturbed) < FEWEST_REPEATS
-
-
 @dataclass(frozen=True)
 class Entry:
     """A row of the fairness table, unless its check returns none; without a check, facts of headers answer.
@@ -519,6 +525,7 @@ ENTRIES = (
     Entry(SAME_VARIABLES),
     Entry("workers share nothing", check_shared, is_of_pair=False),
     Entry(SOFTWARE, decides_iou=True),
+    Entry("options of one framework", check_own_options),
     Entry("same machine in all attempts", check_attempts, is_of_pair=False),
     Entry(TRAINING, check_training),
     Entry(PLACES, check_places, needs_headers=False),
@@ -529,6 +536,8 @@ ENTRIES = (
     Entry("order interleaved in time", check_order, needs_headers=False),
     Entry("either framework first", check_first, needs_headers=False),
     Entry(BASELINE, check_baseline, is_of_pair=False, needs_headers=False),
+    Entry("baseline of the same days and clock", check_baseline_times, is_of_pair=False, needs_headers=False),
+    Entry("launches in the study's order", check_study_order, needs_headers=False),
     Entry("equal repeats", check_repeats, is_of_pair=False, needs_headers=False),
     Entry("asked for and read", check_asked, is_of_pair=False, needs_headers=False),
     Entry(QUIET, check_quiet, needs_headers=False),

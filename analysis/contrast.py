@@ -52,7 +52,7 @@ class Check:
 
     `withholds`: this is reason enough not to call a framework faster; at the points in `pairs`, or at all
     points where `pairs` is empty. `framework`: which one is compared with native DDP, where the row is of
-    such a pair and that is not Horovod.
+    such a pair and that is not Horovod. `remark` is said beside every claim, whatever the mark.
     """
 
     check: str
@@ -61,6 +61,7 @@ class Check:
     withholds: bool = False
     pairs: frozenset[PointPair] = frozenset()
     framework: Framework | None = None
+    remark: str = ""
 
     @property
     def title(self) -> str:

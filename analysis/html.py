@@ -154,6 +154,8 @@ def sections(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> It
     for name in (name for name, is_there in shown.items() if is_there):
         title, lead = lines("sections", section=name, study=study, report=report, levels=levels)
         found = [sentence(text) for text in (FOUND[name](report) if name in FOUND else ())]
+        if name in DOUBTED and found:
+            found[0] = sentence(report.doubted(found[0].removesuffix(".")))
         gallery = _gallery(report) if name == "saliency" else None
         if name == "seen":
             gallery = {"run": "", "rows": seen}
@@ -289,6 +291,8 @@ FOUND: Mapping[str, Callable[[Report], Sequence[str]]] = {
     "fairness": _fairness,
     "notes": _notes_beside,
 }
+# Sections whose conclusions rest on a comparison, or on the runs on 1 worker, and do not say so themselves.
+DOUBTED = ("strategies", "budget", "prediction")
 
 
 def seen_rows(study: Study) -> list[tuple[str, list[tuple[str, str, str]]]]:

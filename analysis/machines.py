@@ -1,10 +1,11 @@
-"""Checks of where and when runs trained: clock of the cores, order, other runs at once, the runs on 1 worker.
+"""Checks of when runs trained, and which: clock of the cores, order, other runs at once, what was asked for.
 
 A slower machine, or a drift of one, that meets one framework alone is no slower framework. Nor is one whose
 launches were chosen by their results: what was asked for is checked against what is read.
 """
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import special  # type: ignore[import-untyped]
 
+from analysis.chance import REFUSED, Statistics, unless_chance, unlike
 from analysis.contrast import (
     MOST_EXAMPLES,
     Check,
@@ -36,14 +38,25 @@ from analysis.contrast import (
     yes,
 )
 from analysis.facts import hosts
-from analysis.study import ABSENT, COMPARED, IS_READ, NAMES, NAN, NOT_ASKED, NOT_RECORDED, SERIES, Study
+from analysis.stats import FEWEST_REPEATS
+from analysis.study import (
+    ABSENT,
+    COMPARED,
+    IS_READ,
+    NAMES,
+    NAN,
+    NOT_ASKED,
+    NOT_RECORDED,
+    POINT,
+    Array,
+    Study,
+)
 from analysis.text import Row, clean, count, first_of, listed, number
 from unet_scaling.study.config import Framework
+from unet_scaling.study.disturbance import SHORTEST_JUDGED_SECONDS
 from unet_scaling.study.record import owned_devices
 from unet_scaling.study.record_lines import Header
-from unet_scaling.study.repeats import FIXED_SIGNIFICANCE
 
-ONE_WORKER = "equal on 1 worker"
 # Processors change their clock in steps of 100 MHz, which are 5 % of 2 GHz: one step may be chance.
 LARGEST_CLOCK_DIFFERENCE = 0.05
 # Runs that trained together for less of the shorter one's time ran one after the other.
@@ -51,11 +64,13 @@ LEAST_OVERLAP = 0.5
 # In so few honest comparisons does one framework come first as often by chance: 9 pairs of 9, 14 of 15. A
 # report of four frameworks makes three of them.
 CHANCE_OF_ORDER_SHARE = 0.005
-# The repeats of a study run within hours of each other; machines are updated, filled and emptied over days.
-BASELINE_APART_DAYS = 1.0
 SECONDS_PER_DAY = 86_400.0
-# In studies of emulated workers on quiet machines Horovod's thread cost up to 1.4 % on 1 worker.
-LARGEST_DIFFERENCE_OF_ONE_SHARE = 0.02
+# Load, temperature and power of a site follow the hour; within a morning they do not change sides.
+LEAST_HOURS_APART = 3.0
+# Of all launches: a study in another order than its repeats'.
+MOST_OUT_OF_ORDER = 0.3
+# Of the launches of a point: more of one side's and not of the other's were disturbed.
+UNEQUALLY_DISTURBED = 0.5
 # Start times are whole seconds.
 CLOCK_STEP_SECONDS = 1.0
 
@@ -91,6 +106,13 @@ class Checked:
         headers = {row["run"]: self.headers[row["run"]] for row in runs if row["run"] in self.headers}
         of_pair = {pair: both for pair, both in self.sides.items() if pair.framework == framework}
         return replace(self, runs=runs, headers=headers, sides=of_pair)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether each run was a job of its own, so that a scheduler dealt out nodes, devices and hours."""
+        told = [self.headers[row["run"]] for row in self.runs if row["run"] in self.headers]
+        jobs = {header.job.get("SLURM_JOB_ID") for header in told}
+        return bool(told) and None not in jobs and len(jobs) == len(told)
 
     def known_of_one(self, known: Iterable[str]) -> list[PointPair]:
         """Return the points at which more of one framework's runs than of the other's are `known`."""
@@ -178,13 +200,14 @@ def check_clocks(subject: Checked) -> Check:
 
 
 def check_order(subject: Checked) -> Check:
-    """Check that at no point one framework ran before the other as a whole.
+    """Check that no framework ran before the other as a whole, nor at other hours of the day.
 
     Of the runs of a point, ranked by their start, the two of one repeat are neighbours in an order that
     alternates, and as far apart as there are repeats where one framework ran wholly before the other. The
     median of their signed distance decides: more than half the number of repeats is "no". One run that
     came later than the others does not move a median; two of one repeat that ran at once for most of the
-    shorter one's time are not apart.
+    shorter one's time are not apart. Jobs that started when a scheduler had room for them have an order by
+    chance: there all points together are judged.
     """
     known_starts = [row["run"] for row in subject.runs if not math.isnan(row["begin"])]
     known: dict[PointPair, tuple[float, int]] = {}
@@ -201,11 +224,37 @@ def check_order(subject: Checked) -> Check:
     if not known:
         return not_known("no point of both frameworks has two repeats with different start times")
     apart = sorted(pair for pair, (distance, repeats) in known.items() if abs(distance) > repeats / 2)
-    if apart:
+    if apart and not subject.is_drawn:
         where = f"at {len(apart)} of {count(len(known), 'point')}"
         fact = f"{where} one framework ran before the other ({first_points(map(point_name, apart))})"
         return withhold_claims(f"{fact}: a drift of the machine would look like a difference", apart)
-    return yes(f"at {count(len(known), 'point')} the runs of both frameworks alternate")
+    timed = {pair: subject.sides[pair] for pair in known}
+    dealt = list(unlike(timed, _by_hour))
+    if subject.is_drawn:
+        dealt += unlike(timed, _by_rank)
+    return unless_chance(dealt, f"at {count(len(known), 'point')} the runs of both frameworks alternate")
+
+
+def _by_rank(weights: Array, runs: Sequence[Row], pair: PointPair) -> Statistics:
+    """Return by how much one framework's runs began before the other's, at all points and at each."""
+    begin = pd.DataFrame({"workers": [row["workers"] for row in runs], "at": [row["begin"] for row in runs]})
+    rank = begin.groupby("workers")["at"].rank(pct=True).fillna(0.5).to_numpy()
+    found = {"one framework ran before the other": np.abs(weights @ rank)}
+    for workers, own in begin.groupby("workers").indices.items():
+        where = point_name(pair._replace(workers=int(str(workers))))
+        found[f"{where} one framework ran before the other"] = np.abs(weights[:, own] @ rank[own])
+    return found
+
+
+def _by_hour(weights: Array, runs: Sequence[Row], _: PointPair) -> Statistics:
+    """Return by how much the hours of the day differ at which the frameworks' runs began, if by hours."""
+    begin = np.array([row["begin"] for row in runs], dtype=np.float64)
+    hours = np.where(np.isnan(begin), 0, np.exp(2j * np.pi * begin / SECONDS_PER_DAY))
+    first, second = (hours[weights[0] * sign > 0].sum() for sign in (1, -1))
+    apart = abs(float(np.angle(first * np.conj(second)))) * 12 / np.pi
+    if apart < LEAST_HOURS_APART:
+        return {}
+    return {f"the frameworks ran at hours of the day that are {apart:.0f} h apart": np.abs(weights @ hours)}
 
 
 def check_first(subject: Checked) -> Check:
@@ -242,11 +291,61 @@ def _together(native: Row, other: Row) -> bool:
     return bool(overlap > 0 and overlap >= LEAST_OVERLAP * min(lasted))
 
 
+def check_study_order(subject: Checked) -> Check | None:
+    """Say which launches began after those of later repeats; no row where none did, or none is known.
+
+    Guards against a run that was removed and made again because of its result. One that has an earlier
+    attempt on record, or an earlier launch, says itself why it came later. Jobs have the order of their
+    numbers. A study that is not trained repeat by repeat has too many to mean anything.
+    """
+    asked = subject.study.asked
+    replaced = set() if asked is None else set(asked.loc[asked["replaced"] > 0, "run"])
+    begun = sorted(
+        (moment, row["repeat"], row["run"])
+        for row in subject.runs
+        if not math.isnan(moment := _moment(row, subject))
+    )
+    again = [run for run in _out_of_order(begun) if run not in replaced and subject.headers[run].attempt == 1]
+    if not again or len(again) > MOST_OUT_OF_ORDER * len(begun):
+        return None
+    late = first_of(again, "run", MOST_EXAMPLES)
+    fact = f"began after launches of later repeats, with no earlier attempt on record: {late}"
+    told = f"{count(len(again), 'launch')} made later than the study's order has them"
+    per_side = [
+        [sum(row["run"] in again for row in side) for side in both] for both in subject.sides.values()
+    ]
+    if any(first != second for first, second in per_side):
+        return no(fact)
+    return replace(yes(fact), remark=told)
+
+
+def _moment(row: Row, subject: Checked) -> float:
+    """Return when a run was submitted, as the number of its job, or began; NaN where that is not known."""
+    job = subject.headers[row["run"]].job.get("SLURM_JOB_ID", "") if row["run"] in subject.headers else None
+    if job is None:
+        return NAN
+    return float(job) if subject.is_drawn and job.isdigit() else float(row["begin"])
+
+
+def _out_of_order(begun: Sequence[tuple[float, int, str]]) -> list[str]:
+    """Return the fewest runs without which the repeats of these never fall; `begun` is sorted by time."""
+    # Of each length of a series that never falls: the least repeat that ends one, and the runs of it.
+    ends: list[int] = []
+    series: list[list[str]] = []
+    for _, repeat, run in begun:
+        place = bisect_right(ends, repeat)
+        ends[place : place + 1] = [repeat]
+        series[place : place + 1] = [[*(series[place - 1] if place else []), run]]
+    kept = set(series[-1]) if series else set()
+    return [run for *_, run in begun if run not in kept]
+
+
 def check_alone(subject: Checked) -> Check:
     """Check that no run of these trained at the same time as another of the study on one core or device.
 
     A run trained at least from its last attempt's start for as long as that attempt's epochs say: what its
-    processes took to start and its evaluations come on top, and are not counted.
+    processes took to start and its evaluations come on top, and are not counted. Jobs that a scheduler put on
+    one node, on cores that it does not deal out, are neighbours by chance unless one framework had more.
     """
     study = subject.study
     if not study.headers:
@@ -260,6 +359,13 @@ def check_alone(subject: Checked) -> Check:
             pair: {row["run"] for side in both for row in side} for pair, both in subject.sides.items()
         }
         pairs = [pair for pair, runs in runs_at.items() if runs & concerned]
+
+        def shared(weights: Array, runs: Sequence[Row], _: PointPair) -> Statistics:
+            return {fact: np.abs(weights @ np.array([row["run"] in concerned for row in runs]))}
+
+        if subject.is_drawn and all(each.startswith("core ") for *_, each in clashes):
+            check = unless_chance(list(unlike(subject.sides, shared)), fact)
+            return check if check.withholds else no(fact)
         return withhold_claims(fact, pairs) if pairs else no(fact)
     unknown = sum(math.isnan(start_seconds(header.started_utc)) for header in study.headers.values())
     if unknown:
@@ -317,97 +423,6 @@ def _clashes(
             last[resource] = max(last.get(resource, (end, run)), (end, run))
 
 
-def check_baseline(subject: Checked) -> Check:
-    """Check that the runs on 1 worker ran where and when those of each larger count did, at their clock."""
-    doubts: list[str] = []
-    of_series: list[Row] = []
-    for runs in grouped(subject.runs, SERIES).values():
-        one = [row for row in runs if row["workers"] == 1]
-        if len(one) in (0, len(runs)):
-            continue
-        of_series += one
-        counts: dict[tuple[str, str], list[str]] = {}
-        for (workers,), larger in sorted(grouped(runs, ["workers"]).items())[1:]:
-            for differ in (_other_hosts, _other_days, _other_clock):
-                if doubt := differ(one, larger):
-                    counts.setdefault(doubt, []).append(str(workers))
-        doubts += [
-            f"{of_one} those on {listed(larger_counts)} workers {of_larger}"
-            for (of_one, of_larger), larger_counts in counts.items()
-        ]
-    if not of_series:
-        return not_known("no series has runs on 1 worker and on more")
-    if doubts:
-        return no(f"{first_points(doubts)}: speed-up and efficiency compare with them")
-    if not all(row["hosts"] and not math.isnan(row["begin"]) for row in of_series):
-        return not_known("not every run on 1 worker says where and when it ran")
-    return yes("the runs on 1 worker ran on hosts, and within a day, of those of each larger count")
-
-
-def check_one_worker(comparisons: pd.DataFrame) -> Check:
-    """Check that frameworks are equally fast on 1 worker, where both do the same work and average nothing.
-
-    A framework's own threads and hooks may cost something there, so that a difference forbids no claim. But
-    it is no matter of communication, and stands beside what is said of more workers.
-    """
-    ones = comparisons[comparisons["workers"] == 1].to_dict("records")
-    most = 1 + LARGEST_DIFFERENCE_OF_ONE_SHARE
-    found = [
-        f"on 1 worker native DDP has {row['ratio']:.3f} times the throughput of "
-        f"{NAMES[row['framework']]} ({row['ratio_low']:.3f} to {row['ratio_high']:.3f})"
-        for row in ones
-        if row["ratio_low"] > most or row["ratio_high"] < 1 / most
-    ]
-    if found:
-        cause = "that is no averaging, but a framework's own threads and hooks, or unequal arms"
-        return no(f"{first_points(found)}: {cause}")
-    if all(math.isnan(row["ratio_low"]) for row in ones):
-        return not_known("too few repeats of both frameworks on 1 worker")
-    return yes(f"on 1 worker no difference above {LARGEST_DIFFERENCE_OF_ONE_SHARE:.0%} is shown")
-
-
-# How runs on 1 worker differ from those of a larger count: what stands before that count, and after it.
-def _other_hosts(one: Sequence[Row], larger: Sequence[Row]) -> tuple[str, str] | None:
-    known = {host for row in larger for host in row["hosts"].split()}
-    strange = [row for row in one if not known.issuperset(row["hosts"].split())]
-    if not strange or (are_on_one_machine(one) and are_on_one_machine(larger)):
-        return None
-    return f"{len(strange)} of {_baseline(one)} ran on {_host_names(strange)},", f"on {_host_names(larger)}"
-
-
-def _host_names(runs: Sequence[Row]) -> str:
-    names = sorted({host for row in runs for host in row["hosts"].split()})
-    return first_of([clean(name) for name in names], "host", MOST_EXAMPLES)
-
-
-def _other_days(one: Sequence[Row], larger: Sequence[Row]) -> tuple[str, str] | None:
-    begins = sorted(row["begin"] for row in larger if not math.isnan(row["begin"]))
-    if not begins:
-        return None
-    apart = {row["begin"]: max(begins[0] - row["begin"], row["begin"] - begins[-1]) for row in one}
-    late = [row["begin"] for row in one if apart[row["begin"]] > BASELINE_APART_DAYS * SECONDS_PER_DAY]
-    if not late:
-        return None
-    started = f"{len(late)} of {_baseline(one)} started on {listed(_dates(sorted(late)))}"
-    days = max(apart[begin] for begin in late) / SECONDS_PER_DAY
-    return f"{started}, {days:.0f} days from", f"({' to '.join(_dates([begins[0], begins[-1]]))})"
-
-
-def _dates(times: Iterable[float]) -> list[str]:
-    return list(dict.fromkeys(f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d}" for time in times))
-
-
-def _other_clock(one: Sequence[Row], larger: Sequence[Row]) -> tuple[str, str] | None:
-    mhz, other = _median(one, "mhz"), _median(larger, "mhz")
-    if not clocks_differ(mhz, other):
-        return None
-    return f"the {_baseline(one)} had {mhz:,.0f} MHz,", f"{other:,.0f} MHz"
-
-
-def _baseline(one: Sequence[Row]) -> str:
-    return f"{count(len(one), 'run')} of {NAMES[one[0]['framework']]} on 1 worker"
-
-
 def check_asked(subject: Checked) -> Check:
     """Check that all runs that study.json asks for are read, and that no launch replaced another one.
 
@@ -426,7 +441,9 @@ def check_asked(subject: Checked) -> Check:
                 if missing:
                     lacking = f"{point_name(pair)} lacks repeats {listed(map(str, missing))}"
                     return no(f"no study.json says what was asked for, and {lacking}")
-        return not_known("no study.json says what was asked for")
+        fact = "no study.json says what was asked for: launches may have been chosen by their results"
+        # Logs of others never have one; a study's folder was copied without it.
+        return replace(not_known(fact), withholds=bool(subject.headers))
     pairs = {
         pair: [asked_at(asked, (row["run"] for row in side)) for side in both]
         for pair, both in subject.sides.items()
@@ -489,12 +506,64 @@ def _chosen(names: tuple[str, str], arms: list[pd.DataFrame]) -> str:
     if not any(again for again, _ in again_or_once):
         return ""
     # Only now: few studies need it, and it takes long to import.
-    from scipy import stats
+    from scipy.stats import fisher_exact  # type: ignore[import-untyped]
 
-    if quiet[0] == quiet[1] and stats.fisher_exact(again_or_once).pvalue >= FIXED_SIGNIFICANCE:
+    if quiet[0] == quiet[1] and fisher_exact(again_or_once).pvalue >= REFUSED:
         return ""
     both = [
         f"{arm['replaced'].sum()} launches of {name} ({number} of them not disturbed)"
         for name, arm, number in zip(names, arms, quiet, strict=True)
     ]
     return f"{listed(both)} were made again: the better one of each may stand"
+
+
+def check_quiet(subject: Checked) -> Check:
+    """Check that neither other programs nor stalls disturbed launches that count for speed.
+
+    Disturbed launches that both frameworks had by chance widen the interval: they are said. Claims are
+    withheld where one framework had more of them than chance explains, or most of its launches at a point.
+    """
+    runs = subject.runs
+    reasons = [run["disturbed"] for run in runs if run["disturbed"]]
+    points = grouped(runs, POINT).values()
+    kept = any(_kept_disturbed([run["disturbed"] for run in own]) for own in points)
+    pairs = [
+        pair
+        for pair, both in subject.sides.items()
+        if _kept_disturbed([native["disturbed"] or other["disturbed"] for native, other in repeats_of(both)])
+    ]
+    if pairs or kept:
+        fact = f"{len(reasons)} of {count(len(runs), 'run')} disturbed, such as: {clean(reasons[0])}"
+        of_one = [pair for pair in pairs if _more_of_one(subject.sides[pair])]
+        sides = {pair: subject.sides[pair] for pair in pairs}
+        check = unless_chance(list(unlike(sides, _by_disturbance)), fact)
+        if of_one or check.withholds:
+            return withhold_claims(fact, {*of_one, *check.pairs})
+        return no(fact)
+    known = {run["run"]: run["busy_share"] for run in runs if run["busy_share"] == run["busy_share"]}
+    short = [
+        run["run"] for run in runs if run["epochs_used"] * run["seconds_per_epoch"] < SHORTEST_JUDGED_SECONDS
+    ]
+    if one_sided := subject.known_of_one([*known, *short]):
+        where = first_points(map(point_name, one_sided))
+        return known_of_one(f"{where} only one framework's runs say what other processes took", one_sided)
+    if len(known) < len(runs):
+        return not_known("not every run recorded what other processes took of its cores")
+    most = max((known[run["run"]] for run in runs if not run["disturbed"]), default=NAN)
+    left_out = f"; {count(len(reasons), 'disturbed run')} left out of speed" if reasons else ""
+    return yes(f"other processes took at most {100 * most:.1f} % of a worker's time{left_out}")
+
+
+def _kept_disturbed(disturbed: Sequence[str]) -> bool:
+    """Return whether launches of one point count for speed though some are disturbed (stats.timed)."""
+    return any(disturbed) and sum(not each for each in disturbed) < FEWEST_REPEATS
+
+
+def _more_of_one(both: Sides) -> bool:
+    """Return whether most launches of one side were disturbed and not of the other."""
+    shares = [sum(bool(run["disturbed"]) for run in side) / len(side) for side in both]
+    return abs(shares[0] - shares[1]) > UNEQUALLY_DISTURBED
+
+
+def _by_disturbance(weights: Array, runs: Sequence[Row], _: PointPair) -> Statistics:
+    return {"disturbed": np.abs(weights @ np.array([run["disturbed"] != "" for run in runs]))}

@@ -32,7 +32,7 @@ from analysis.study import (
     Study,
     bounded,
 )
-from analysis.text import Row, after, count, labelled, lines, series_name
+from analysis.text import Row, count, lines, series_name
 from unet_scaling.study.options import Criteria
 
 # Two points and compute alone leave nothing to tell transfer from anything else.
@@ -488,8 +488,8 @@ def _efficiency(alone: Array, forecast: Forecast) -> list[float]:
     return [ratio, min(float(low), ratio), max(float(high), ratio)]
 
 
-def request_sentences(study: Study, table: pd.DataFrame) -> Iterator[str]:
-    """Yield for every series up to which count it is efficient, by the table of `request_table`.
+def request_sentences(study: Study, table: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """Yield for every series its options, and up to which count it is efficient, by that of `request_table`.
 
     Nothing is said of a series without an efficiency on several workers.
     """
@@ -499,7 +499,7 @@ def request_sentences(study: Study, table: pd.DataFrame) -> Iterator[str]:
             name = series_name(rows[0], study.names)
             reached = _efficient_counts(rows, study.criteria)
             (text,) = lines("request", study=study, name=name, rows=rows, reached=reached)
-            yield labelled(str(rows[0]["options"]), after(study.kind.restricted, text))
+            yield str(rows[0]["options"]), text
 
 
 def _efficient_counts(rows: Sequence[Row], criteria: Criteria) -> list[Row]:

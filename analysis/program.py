@@ -170,7 +170,7 @@ def print_report(report: Report, folder: Path) -> None:
     _print_tables(console, kinds, report.played.points, played_short_columns(report), bounded, "played.csv")
     print_left_out(report.study, console)
     print_list(console, "Notes", report.notes, "report.html")
-    strongest = list(map(str, report.diagnoses[:MOST_DIAGNOSES]))
+    strongest = [report.doubted(str(each)) for each in report.diagnoses[:MOST_DIAGNOSES]]
     print_list(console, "Where the time goes", strongest, "diagnosis.csv")
     print_list(console, "", list(map(str, report.verdicts)), "comparison.csv")
     print_list(console, "Not equal in this comparison", report.doubts, "fairness.csv")

@@ -272,12 +272,14 @@ class Trust:
         """
         if not self.study.provenance_known:
             return claim if NO_PROVENANCE in claim else f"{claim}; caution: {NO_PROVENANCE}"
-        reasons = self._reasons(self._checks_of(options, pair), options)
+        own = self._checks_of(options, pair)
+        reasons = self._reasons(own, options)
         worst_first = sorted(reasons, key=lambda reason: (-reason.weight, reason.minor))
         new = {each.short: each.light for each in worst_first if (each.about or each.short) not in claim}
         said = list(new.items())[:MOST_QUALIFIERS]
         warnings = ", ".join(short for short, light in said if light != "good")
         remarks = [short for short, light in said if light == "good"]
+        remarks += [check.remark for check in own if check.remark and check.remark not in claim]
         return "; ".join((claim, *[f"caution: {warnings}"] * bool(warnings), *remarks))
 
     def _checks_of(self, options: str, pair: PointPair | None = None) -> list[Check]:
@@ -315,7 +317,7 @@ class Trust:
 
 
 def _unmet(check: Check) -> Reason:
-    lacks = "known of one framework only" if check.one_sided else UNMET[check.mark]
+    lacks = "known of one framework only" if check.one_sided and check.pairs else UNMET[check.mark]
     short = f'check "{check.title}" {lacks}'
     text = f"{check.title}: {check.mark}: {check.fact}"
     about = "quiet" if check.check == QUIET else check.title

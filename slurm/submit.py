@@ -12,7 +12,7 @@ from slurm.after_run import is_to_be_repeated, may_be_tried_again, set_disturbed
 from slurm.cluster import Cluster, geometry, prologue_path
 from slurm.estimate import KnownSeconds, estimate_text
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
-from slurm.preflight import check_inputs, iou_warnings, limit_node_hours, limit_text
+from slurm.preflight import check_inputs, interval_text, iou_warnings, limit_node_hours, limit_text
 from slurm.render import SCRIPT_NAME, allocation_script, job_script, write_script
 from slurm.scheduler import LimitError, RejectedError, Slurm, UnreachableError
 from slurm.study_folder import Cancellation, StudyFolder, in_launch_order, locked, open_study_folder
@@ -164,6 +164,8 @@ class Submitter:
         except UserError as error:  # a submission would refuse it
             self._print(f"not verified: {error}")
         self._require_affordable(configs, configs)
+        if not self.one_allocation and (text := interval_text(self.folder.study)):
+            self._print(text)
 
     def submit(self) -> int:
         """Submit every run that is missing, failed or resumable; return how many runs were submitted.

@@ -185,10 +185,6 @@ def kept(*repeats: int) -> Do:
     return do
 
 
-def without_study(folder: Path) -> None:
-    (folder / "study.json").unlink()
-
-
 def asked(repeats: int) -> Do:
     return lambda folder: change_study(folder, repeats=repeats)
 

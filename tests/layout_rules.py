@@ -37,7 +37,7 @@ ORDERS = {
         ("study",),
         ("stats", "text"),
         ("options", "facts", "valid", "records", "beside", "older", "csv_table", "load"),
-        ("contrast", "iou", "machines", "points"),
+        ("contrast", "chance", "iou", "machines", "nodes", "baseline", "points"),
         ("trust", "decide", "answer"),
         ("checks",),
         ("budget",),

@@ -22,7 +22,7 @@ from analysis.exports import export_files, summary_json
 from analysis.load import load_study
 from analysis.older import epoch_work, load_reference
 from analysis.sides import read_side
-from analysis.study import Study
+from analysis.study import ABSENT, ASKED_COLUMNS, COMPARED, IS_READ, POINT, Study
 from analysis.text import sentence
 from unet_scaling.study.options import Criteria
 
@@ -106,10 +106,29 @@ class Told:
         return [row["outcome"] for row in self.rows("comparison")]
 
 
-def report_of(folder: Path, criteria: Criteria | None = None) -> Told:
-    """The report on the records in a folder."""
+def report_of(folder: Path, criteria: Criteria | None = None, *, asked: bool = True) -> Told:
+    """The report on the records in a folder; without a study.json as if it asked for what is there."""
     study = load_study(folder)
+    if asked and study.asked is None and study.headers:
+        study = replace(study, asked=_asked(study))
     return Told(replace(study, criteria=criteria) if criteria else study)
+
+
+def _asked(study: Study) -> pd.DataFrame:
+    """The table of what is asked for, of a study that asks for 1 worker and more of both frameworks."""
+    runs = study.runs
+    found = runs[["run", "framework", "workers", "repeat"]].assign(
+        point=runs.groupby(POINT, sort=False).ngroup(), fate=IS_READ
+    )
+    counts = {1, max(2, runs["workers"].max())}
+    known = set(zip(runs["framework"], runs["workers"], strict=True))
+    absent = [
+        {"run": f"{framework}-{workers}", "framework": framework, "workers": workers, "repeat": 1,
+         "point": f"{framework} {workers}", "fate": ABSENT}
+        for framework in COMPARED for workers in counts if (framework, workers) not in known
+    ]  # fmt: skip
+    table = pd.concat([found, pd.DataFrame(absent)]) if absent else found
+    return table.assign(label="", replaced=0, quiet_replaced=0)[list(ASKED_COLUMNS)]
 
 
 def report_of_older(folder: Path, images: int | None = None, batch: int | None = None) -> Told:

@@ -165,11 +165,13 @@ class Case:
 
     A framework is "-" where none is named alone; lights are those of speed, IoU, cost and trust, "." for any.
     Of `words` the headline has each, in lower case, none of those that begin with "!", and a next step those
-    that begin with ">".
+    that begin with ">". `asked`: what the study asked for is known.
     """
 
-    def __init__(self, name: str, answer: str, study: Callable[[Path], Path], *words: str) -> None:
-        self.name, self.study = name, study
+    def __init__(
+        self, name: str, answer: str, study: Callable[[Path], Path], *words: str, asked: bool = True
+    ) -> None:
+        self.name, self.study, self.asked = name, study, asked
         self.kind, self.workers, self.framework, self.lights, *floor = answer.split()
         self.criteria = Criteria(efficiency_floor=float(floor[0])) if floor else Criteria()
         self.says = [word for word in words if word[0] not in "!>"]
@@ -214,8 +216,8 @@ CASES = (
          lambda to: write(to, {1: (100, 0.8), 4: (380, 0.8)}, {1: (100, 0.8), 4: (380, NOISY_IOU)}),
          "use 4 workers", "no significant difference", "horovod: its iou", "!use native", "!use horovod",
          "!faster"),
-    Case("1 worker alone", "undecided - - .u..", lambda to: write(to, {1: (110, 0.8)}, {1: (100, 0.8)}),
-         "native ddp is 10 % faster than horovod", "only 1 worker", ">add larger worker counts"),
+    Case("1 worker alone", "unfair - - .u..", lambda to: write(to, {1: (110, 0.8)}, {1: (100, 0.8)}),
+         "asked for and read", "!native ddp is", ">add larger worker counts", asked=False),
     Case("all that was asked for is 1 GPU", "undecided - - .u..",
          lambda to: write_honest(to, Honest(workers=(1,), is_gpu=True)), "on 1 gpu no significant difference",
          "1 worker averages no gradients", "!scale out", "!undecided", ">add larger worker counts"),
@@ -243,7 +245,7 @@ CASES = (
          lambda to: noisy_on_two(to, 105, 0.2, (0.9, 1.1, 0.95, 1.0, 1.05)), "not shown to be faster than 1",
          "iou falls from 0.80 to 0.20"),
     Case("baseline refused", "undecided - - ....", refused_baseline, "no usable run of horovod on 1 worker",
-         ">add 1 to workers in the study, for Horovod"),
+         ">left_out.csv why no run on 1 worker is used of Horovod"),
     Case("no IoU on 2 workers", "undecided - - .u..", without_iou, "iou is not known"),
     Case("machine busy", "undecided 2 - ...b", busy, "the machine was not quiet; so far", "x on 2 workers",
          "!machine quiet", ">--repeat-disturbed"),
@@ -278,7 +280,7 @@ CASES = (
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_an_answer_claims_what_its_study_shows(case: Case, tmp_path: Path) -> None:
-    summary = report_of(case.study(tmp_path), case.criteria).summary
+    summary = report_of(case.study(tmp_path), case.criteria, asked=case.asked).summary
     ((answer,), (advice,)) = summary["answers"], summary["recommendations"]
     headline = answer["headline"].lower()
     framework = {None: "-", NATIVE: "native"}.get(advice["framework"], advice["framework"])

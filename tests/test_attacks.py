@@ -18,7 +18,7 @@ import pytest
 from analysis.assemble import make_report
 from analysis.exports import summary_json
 from analysis.load import load_study
-from tests.attacks import MORE, ON_REPORT, Attack, Do, every, without_study, write_base
+from tests.attacks import MORE, ON_REPORT, Attack, Do, every, write_base
 from tests.attacks_on_pairs import ON_PAIRS, in_b, write_pair
 from tests.honest import Honest, Lines, write_honest
 from tests.reports import Compared
@@ -250,7 +250,6 @@ HONEST: Mapping[str, tuple[Honest, Do | None]] = {
     "jobs of Slurm": (Honest(), every(IN_JOBS)),
     "a virtual machine's clock": (Honest(), every(processors(frequency_mhz=2700.0))),
     "records of older code": (Honest(), of_older_code),
-    "without study.json": (Honest(), without_study),
     "a resumed run": (Honest(), resumed),
     "a run that began again": (Honest(), began_again),
     "a disturbed launch, repeated": (Honest(), disturbed_and_repeated),

@@ -15,12 +15,12 @@ import pandas as pd
 import pytest
 
 from analysis.assemble import make_report
+from analysis.baseline import check_one_worker
 from analysis.checks import fairness_checks, fairness_table
 from analysis.contrast import WITHHELD
 from analysis.exports import origins
 from analysis.gpus import BY_COUNTER, BY_POWER
 from analysis.load import load_study
-from analysis.machines import check_one_worker
 from analysis.study import Study
 from analysis.valid import impossible_values
 from slurm.study_folder import StudyFolder
@@ -544,7 +544,7 @@ ALL = range(1, 7)
 
 ASKED: dict[str, tuple[Callable[[Path], object], str, str, float, str]] = {
     "complete": (lambda _: None, "yes", FASTER, 0.05, "all 12 runs"),
-    "records only": (lambda study: (study / STUDY_NAME).unlink(), "not known", FASTER, 0.05, STUDY_NAME),
+    "records only": (lambda study: (study / STUDY_NAME).unlink(), "not known", WITHHELD, 0.05, STUDY_NAME),
     "still running": (lambda study: remove(study, 6), "no", FASTER, EARLY_SIGNIFICANCE, "5 of 6"),
     "failed in both": (fail, "no", FASTER, EARLY_SIGNIFICANCE, "(1 failed)"),
     "diverged in both": (diverge, "no", FASTER, 0.05, "(1 diverged)"),
