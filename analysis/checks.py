@@ -36,25 +36,6 @@ from analysis.contrast import (
     yes,
 )
 from analysis.direction import direction_note, score_direction
-from analysis.facts import (
-    BATCHES,
-    COMPUTING,
-    CORE_NUMBERS,
-    DEVICES,
-    EVALUATED,
-    FACTS,
-    PLACES,
-    SAME_VARIABLES,
-    SETTINGS,
-    SOFTWARE,
-    TRAINING,
-    WEIGHTS,
-    Fact,
-    hosts,
-    setting_facts,
-    values_of,
-    version_facts,
-)
 from analysis.gpus import check_gpus
 from analysis.iou import COUNTS
 from analysis.machines import (
@@ -74,6 +55,26 @@ from analysis.nodes import check_dealt
 from analysis.stats import FEWEST_REPEATS, kept_though_disturbed
 from analysis.study import COMPARED, NAMES, NOT_RECORDED, POINT, Study
 from analysis.text import Row, clean, count, first_of, lines, listed, repeats_text
+from unet_scaling.study.facts import (
+    BATCHES,
+    COMPUTING,
+    CORE_NUMBERS,
+    DEVICES,
+    EVALUATED,
+    FACTS,
+    PLACES,
+    SAME_VARIABLES,
+    SETTINGS,
+    SOFTWARE,
+    TRAINING,
+    UNCOMMITTED_CHANGES,
+    WEIGHTS,
+    Fact,
+    moved,
+    setting_facts,
+    values_of,
+    version_facts,
+)
 from unet_scaling.study.options import OPTION_TABLES
 from unet_scaling.study.record_lines import Header
 from unet_scaling.study.validation import flat_values
@@ -207,17 +208,17 @@ def check_facts(row: str, subject: Checked, dealt: Sequence[Fact] = ()) -> Check
     facts += version_facts(subject.headers) if row == SOFTWARE else ()
     facts += setting_facts(subject.headers) if row in SETTINGS.values() else ()
     own = [fact for fact in facts if fact.row == row]
-    if apart := _first_at_points(
-        subject, [fact for fact in own if fact.is_free_set and fact not in dealt], _apart
-    ):
+    # Which runs are of changed code is as much chance as which had which node.
+    free = [fact for fact in own if fact.is_free_set or fact.name == UNCOMMITTED_CHANGES]
+    if apart := _first_at_points(subject, [fact for fact in free if fact not in dealt], _apart):
         cure = " (submit with --one-allocation)" if row == PLACES else ""
         return withhold_claims(f"{first_points(apart.values())}: a difference may be theirs{cure}", apart)
     proven = {fact.name: _proven(fact, subject.headers) for fact in own}
     unproven = [fact for fact in own if len(proven[fact.name]) < len(subject.headers)]
-    of_one = {fact.name: subject.known_of_one(proven[fact.name]) for fact in unproven}
+    of_one = {fact.name: subject.known_of_one(proven[fact.name]) for fact in unproven if fact not in free}
 
     def told_by_one(fact: Fact, pair: PointPair, both: Sides, subject: Checked) -> str:
-        if pair not in of_one[fact.name]:
+        if pair not in of_one.get(fact.name, ()):
             return ""
         values = [values_of(fact, (subject.headers[run["run"]] for run in side)) for side in both]
         return in_both(fact.name, values, names_of_pair(subject.study, pair))
@@ -231,7 +232,10 @@ def check_facts(row: str, subject: Checked, dealt: Sequence[Fact] = ()) -> Check
         if (values := values_of(fact, headers)) or unproven
     ]
     text = first_of([words.strip() for words in told], "fact", _MOST_LISTED, separator="; ")
-    return not_known(f"not recorded by every run, or no proof: {text}") if unproven else yes(text)
+    if not unproven:
+        return yes(text)
+    is_mixed = any(fact.name == UNCOMMITTED_CHANGES and proven[fact.name] for fact in unproven)
+    return (no if is_mixed else not_known)(f"not recorded by every run, or no proof: {text}")
 
 
 def _first_at_points(
@@ -331,15 +335,11 @@ def check_shared(subject: Checked) -> Check:
 def check_attempts(subject: Checked) -> Check:
     """Check the hosts of attempts, which may differ: code, cores and data that differ have been refused."""
     headers = subject.headers
-    moved: list[str] = []
-    for run, header in headers.items():
-        used = {facts.attempt: " ".join(sorted(hosts([facts]))) for facts in header.attempts()}
-        if len(set(used.values())) > 1:
-            told = ", ".join(f"attempt {number} on {names}" for number, names in used.items())
-            moved.append(clean(f"{run} was resumed on other hosts ({told})"))
-    if moved:
+    places = {run: words for run, header in headers.items() if (words := moved(header))}
+    if places:
+        told = [clean(f"{run} was resumed on other hosts ({words})") for run, words in places.items()]
         # Where a scheduler chose the hosts, they are part of the noise of launches.
-        return (yes if subject.is_drawn else no)(first_of(moved, "run", _MOST_LISTED))
+        return (yes if subject.is_drawn else no)(first_of(told, "run", _MOST_LISTED))
     resumed = sum(header.resumed is not None for header in headers.values())
     if not resumed:
         return yes("no run was resumed")

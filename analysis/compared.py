@@ -19,7 +19,6 @@ from rich.markup import escape
 
 from analysis import stats
 from analysis.contrast import NO_DIFFERENCE, outcome_of
-from analysis.facts import task_words
 from analysis.figures.catalogue import MOST_FOREST_ROWS, study_forests
 from analysis.figures.svg import DrawnFigure, picture
 from analysis.iou import learning_of, seeds_of
@@ -42,6 +41,7 @@ from analysis.tables import COMPARE_LINES, Grid, as_csv, make_grid, text_column
 from analysis.text import after, clean, count, lines, listed, page, sentence, series_name, with_restriction
 from analysis.trust import Light
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
+from unet_scaling.study.facts import task_words
 from unet_scaling.study.files import READABLE, write_atomically
 from unet_scaling.study.options import FEWEST_JUDGED_STEPS
 

@@ -16,8 +16,6 @@ import pandas as pd
 from analysis.answer import NO_CLUSTER_FILE, is_of_slurm, study_file_name
 from analysis.assemble import Report
 from analysis.columns import table_of
-from analysis.facts import FACTS, values_of, version_facts
-from analysis.options import TASK_SWITCHES
 from analysis.stats import coverage
 from analysis.study import NAMES, Score, Study
 from analysis.tables import Column, integer_column, number_column, point_keys, text_column
@@ -34,7 +32,8 @@ from analysis.text import (
 from analysis.trust import Tile
 from unet_scaling import PROJECT
 from unet_scaling.study.config import ALL_FRAMEWORKS, SHARED_TABLES, TASK_OPTIONS, RunConfig
-from unet_scaling.study.options import OPTION_TABLES, TaskOptions
+from unet_scaling.study.facts import FACTS, values_of, version_facts
+from unet_scaling.study.options import OPTION_TABLES, TASK_SWITCHES, TaskOptions
 from unet_scaling.study.study_file import PATH_KEYS
 from unet_scaling.study.texts import PASTED
 

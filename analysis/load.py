@@ -12,8 +12,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import facts, records
+from analysis import records
 from analysis.beside import read_forecasts, read_manifests, read_ping_pongs
+from analysis.facts import SAME, differing_in, refusals
 from analysis.options import (
     compared_configs,
     flat_options,
@@ -48,6 +49,7 @@ from analysis.study import (
 )
 from analysis.text import count, first_of, lines
 from analysis.valid import impossible_epochs, step_faults
+from unet_scaling.study import facts
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.disturbance import disturbance
 from unet_scaling.study.errors import UserError
@@ -186,9 +188,9 @@ def _scored_in_two_ways(runs: Sequence[records.CompleteRun]) -> set[str]:
     """Return the runs that recomputed statistics of norm layers where others of equal options did not."""
     ways: dict[Hashable, set[str]] = {}
     for run in runs:
-        ways.setdefault(facts.SAME["options"](run.header), set()).add(run.row.statistics)
+        ways.setdefault(SAME["options"](run.header), set()).add(run.row.statistics)
     recomputed = [run for run in runs if run.row.statistics == RECOMPUTED]
-    return {run.name for run in recomputed if RUNNING in ways[facts.SAME["options"](run.header)]}
+    return {run.name for run in recomputed if RUNNING in ways[SAME["options"](run.header)]}
 
 
 def _as_trained(config: RunConfig) -> RunConfig:
@@ -209,7 +211,7 @@ def _comparable_runs(complete: Sequence[records.CompleteRun], left_out: Sequence
             reasons[run.name] = f"the same repeat of the same point as {kept.name}"
     reasons |= _copied(list(first.values()))
     headers = {run.name: _compared_header(run) for run in first.values() if run.name not in reasons}
-    return _without(ordered, left_out, reasons | facts.refusals(headers))
+    return _without(ordered, left_out, reasons | refusals(headers))
 
 
 def _without(
@@ -259,7 +261,7 @@ def _comparable_with_real(
     of_real = {run.name: _compared_header(run) for run in real}
     reasons: dict[str, list[str]] = {}
     for fact in (fact for fact in facts.FACTS if fact.name in DECIDE_IOU):
-        key = facts.SAME[fact.same]
+        key = SAME[fact.same]
         known = {key(header): run for run, header in of_real.items()}
         for run, header in headers.items():
             same = known.get(key(header))
@@ -467,9 +469,9 @@ def script_study(name: str, runs: Sequence[ScriptRun]) -> Study:
         "software", "SHA-256 of the script", "all", "", lambda told: (told.script_sha256 or "")[:16]
     )
     told = [fact for fact in facts.FACTS if fact.group != "data" and fact.name != facts.UNCOMMITTED_CHANGES]
-    among = dict.fromkeys(facts.SAME, _arm) | {"workers": lambda header: (_arm(header), len(header.workers))}
+    among = dict.fromkeys(SAME, _arm) | {"workers": lambda header: (_arm(header), len(header.workers))}
     headers = {name: run.header for name, run in sound.items()}
-    refused = facts.differing_in(headers, [script, *told, *facts.version_facts(headers)], among)
+    refused = differing_in(headers, [script, *told, *facts.version_facts(headers)], among)
     left_out |= {run: sound[run].left_out("refused", reason) for run, reason in refused.items()}
     used = [run for run in runs if run.name not in left_out]
     headers = {run.name: run.header for run in used}

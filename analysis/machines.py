@@ -37,7 +37,6 @@ from analysis.contrast import (
     withhold_claims,
     yes,
 )
-from analysis.facts import hosts
 from analysis.stats import FEWEST_REPEATS
 from analysis.study import (
     ABSENT,
@@ -54,6 +53,7 @@ from analysis.study import (
 from analysis.text import Row, clean, count, first_of, listed, number
 from unet_scaling.study.config import Framework
 from unet_scaling.study.disturbance import SHORTEST_JUDGED_SECONDS
+from unet_scaling.study.facts import hosts
 from unet_scaling.study.record import owned_devices
 from unet_scaling.study.record_lines import Header
 

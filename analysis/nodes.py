@@ -11,10 +11,10 @@ import numpy as np
 
 from analysis.chance import Statistics, unequal_use, unless_chance, unlike
 from analysis.contrast import YES, Check, PointPair, in_both, names_of_pair
-from analysis.facts import Fact, values_of
 from analysis.machines import Checked
 from analysis.study import Array
 from analysis.text import Row, count
+from unet_scaling.study.facts import Fact, values_of
 
 HOSTS = "hosts"
 

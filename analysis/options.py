@@ -3,14 +3,12 @@
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from unet_scaling.study.config import ALL_FRAMEWORKS, SHARED_TABLES, TASK_OPTIONS, RunConfig
-from unet_scaling.study.options import OPTION_TABLES, TASK_DATA_KEYS, Training
+from unet_scaling.study.options import OPTION_TABLES, TASK_DATA_KEYS, TASK_SWITCHES, Training
 from unet_scaling.study.record_lines import Header
 from unet_scaling.study.validation import flat_values
 
 # They guard a run against its end, and change neither what is computed nor what the clock of an epoch covers.
 GUARDS = ("training.checkpoint_minutes", "training.timeout_seconds")
-# Of a task that a file defines: what its contract allows.
-TASK_SWITCHES = ("find_unused_parameters", "loss_is_mean")
 # They name a place; what lies there is told by its checksum.
 DATA_PLACES = ("data.folder", "data.manifest")
 WEIGHTS_PLACE = "training.initial_weights"

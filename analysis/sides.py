@@ -14,7 +14,6 @@ from typing import Literal
 
 from analysis.checks import disturbed_notes
 from analysis.contrast import with_clocks
-from analysis.facts import FACTS, setting_facts, values_of, version_facts
 from analysis.iou import COUNTS
 from analysis.load import FINAL_FATES, load_study
 from analysis.machines import (
@@ -33,6 +32,7 @@ from analysis.study import NOT_RECORDED, POINT, Score, Study
 from analysis.text import clean, count, first_of
 from unet_scaling.study.config import ALL_FRAMEWORKS, Framework
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.facts import FACTS, setting_facts, values_of, version_facts
 from unet_scaling.study.record_lines import Header
 from unet_scaling.study.texts import CALLED
 

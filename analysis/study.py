@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from unet_scaling.study.config import Framework, RunConfig
+from unet_scaling.study.config import FRAMEWORK_TITLES, Framework, RunConfig
 from unet_scaling.study.options import CRITERIA_OF_OWN_TASK, Criteria
 from unet_scaling.study.record_lines import PHASE_COLUMNS, STARTUP_COLUMNS, Header, Saliency, ScriptHeader
 from unet_scaling.study.repeats import FIXED_SIGNIFICANCE, Precision
@@ -27,12 +27,7 @@ pd.set_option("mode.string_storage", "python")
 NAN = float("nan")
 SECONDS_PER_HOUR = 3600.0
 Names = Mapping[Framework, str]
-NAMES: Names = {
-    "pytorch_native": "native DDP",
-    "horovod": "Horovod",
-    "lightning": "Lightning Fabric",
-    "accelerate": "Accelerate",
-}
+NAMES: Names = FRAMEWORK_TITLES
 # The comparison of every report; contrast.py has further frameworks against native DDP.
 COMPARED: tuple[Framework, Framework] = ("pytorch_native", "horovod")
 _SHORT_NAMES: Names = {**NAMES, "pytorch_native": "DDP", "lightning": "Fabric"}

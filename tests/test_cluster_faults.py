@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import VirtualCluster, bring_up, skip_without_cluster, wait_until
+from tests.cluster import VirtualCluster, assert_ok, bring_up, skip_without_cluster, wait_until
 from tests.disks import full, small_disk
 from tests.faults import trained
+from tests.reports import report_of
 from tests.sweeps import Row, Sweep
 from unet_scaling.study.record import RECORD_NAME, attempt_records, read_record
 
@@ -169,3 +170,34 @@ def gained_an_epoch(sweep: Sweep, run: str, attempt: int) -> bool:
 
 def limit_job(sweep: Sweep, job: str, minutes: int) -> None:
     sweep.cluster.run("scontrol", "update", f"JobId={job}", f"TimeLimit={minutes}")
+
+
+def test_a_run_resumed_on_a_node_of_another_system_is_used_and_the_report_says_so(
+    images: Path, tmp_path: Path
+) -> None:
+    """A job for each run; Horovod's is requeued while its node is drained, and no two nodes are alike."""
+    with bring_up("nodes", "--hosts", "3", "--gpus-per-host", "2") as cluster:
+        for host in ("node1", "node2", "node3"):
+            release = tmp_path / host
+            release.write_text(f'ID=linux\nPRETTY_NAME="Linux of {host}"\n')
+            assert_ok(cluster.inside(host, "mount", "--bind", str(release), "/etc/os-release"))
+        sweep = Sweep(cluster, tmp_path, images, "nodes")
+        sweep.prepare([1], EPOCHS, OFTEN_SAVED)
+        sweep.pace(0.1)
+        assert sweep.submit().returncode == 0
+        (run,) = (row["run"] for row in sweep.rows() if row["framework"] == "horovod")
+        sweep.wait_until(lambda _: gained_an_epoch(sweep, run, attempt=1), f"an epoch of {run}", 120)
+        first = sweep.row(run)
+        cluster.run("scontrol", "update", f"NodeName={first['hosts']}", "State=DRAIN", "Reason=test")
+        cluster.run("scontrol", "requeue", first["job"])
+        sweep.let_go()
+        sweep.wait_for("complete", 240)
+        header = read_record(sweep.logs / "nodes" / run / RECORD_NAME).header
+        assert header
+        assert header.resumed
+        assert len({facts.versions["os"] for facts in header.attempts()}) == 2
+        report = report_of(sweep.logs / "nodes")
+        assert not report.left_out
+        mark, withholds, fact = report.check("same machine in all attempts")
+        assert (mark, withholds) == ("no", False)
+        assert all(f"version of os {facts.versions['os']}" in fact for facts in header.attempts())

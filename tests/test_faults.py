@@ -94,6 +94,24 @@ def test_a_run_stops_in_order_as_its_jobs_time_ends_and_where_it_is_asked_to_in_
 
 
 @pytest.mark.slow
+def test_an_attempt_with_another_variable_begins_anew_and_the_run_is_one_of_a_single_attempt(
+    images: Path, tmp_path: Path, undisturbed: list[object]
+) -> None:
+    """The report would leave it out if it went on: it would train for nothing."""
+    point = fault_point(images, "horovod")
+    run = tmp_path / "run"
+    stopped = attempt(run, point, Fault("SIGUSR2", STEPS + 1))
+    assert set(stopped.codes.values()) == {75}
+    again = attempt(run, point, variable=("OMP_SCHEDULE", "static"))
+    assert "environment OMP_SCHEDULE: not set in attempt 1, but static in attempt 2" in again.output
+    assert f"it begins anew; what was trained lies in {run}/checkpoints.attempt1" in again.output
+    assert trained(again.record) == undisturbed
+    assert again.record.header is not None
+    assert (again.record.header.earlier, again.record.header.resumed) == ([], None)
+    assert not (run / "checkpoints.attempt1").exists()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", ["horovod", pytest.param("pytorch_native", marks=pytest.mark.verify)])
 def test_the_worker_that_failed_first_is_named(framework: str, images: Path, tmp_path: Path) -> None:
     failed = attempt(tmp_path / "run", fault_point(images, framework), Fault("exception", 3))

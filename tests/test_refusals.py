@@ -80,7 +80,17 @@ REFUSED: Mapping[str, tuple[Sequence[Run], set[str], Sequence[str]]] = {
         (*CHANGED, *NINE[:6]), {f"{framework}-w01-r{n}" for framework in FRAMEWORKS for n in (1, 2, 3, 4)},
         ("uncommitted changes", "kept: committed code"),
     ),
-    "one clean among changed ones": ((*CHANGED, run()), {f"{NATIVE}-w01-r5"}, ("kept: 8 of 9",)),
+    "one clean among changed ones": ((*CHANGED, run()), set(), ()),
+    # Without them nothing would be known of 2 workers.
+    "changed ones at one point": ((*NINE[:6], *(run(count=2, dirty=True) for _ in range(3))), set(), ()),
+    "commits beside one changed run": (
+        (*NINE, run(commit="another"), run(dirty=True, commit="a third")),
+        {f"{NATIVE}-w01-r6", f"{NATIVE}-w01-r7"}, (),
+    ),
+    "nodes of several drivers, systems and networks": (
+        (*(run(versions=TORCH | {"driver": each, "kernel": each}) for each in ("550", "550", "535")),
+         run(versions=TORCH), run(**variable(NCCL_SOCKET_IFNAME="ib1"), versions=TORCH)), set(), (),
+    ),
     "a variable": ((*BOTH, run(**variable(NCCL_ALGO="Tree"))), {f"{NATIVE}-w01-r2"}, ("NCCL_ALGO: Tree",)),
     "Horovod's variables in its runs": (
         (run("horovod"), run("horovod", **TUNED)), {"horovod-w01-r2"}, ("ALLREDUCE: 1, but not set",),
@@ -211,6 +221,20 @@ def on_hosts(native: Sequence[str], horovod: Sequence[str]) -> Write:
     return lambda folder: write(folder, runs)
 
 
+def driven(native: Sequence[str], horovod: Sequence[str]) -> Write:
+    """Runs of both frameworks in turn, each with a GPU driver, and of "5 6" resumed on another node."""
+    runs = []
+    for pair in zip(native, horovod, strict=True):
+        for framework, drivers in zip(FRAMEWORKS, pair, strict=True):
+            *before, last = ({"versions": TORCH | {"driver": each}} for each in drivers.split())
+            earlier = [make_header(make_point(workers=2), workers=make_workers(2), **each) for each in before]
+            resumed = (
+                {"attempt": 2, "resumed": Resumed(epoch=1, step=0), "earlier": earlier} if earlier else {}
+            )
+            runs.append(run(framework, 2, **last, **resumed))
+    return lambda folder: write(folder, runs)
+
+
 def both(**header: Any) -> Write:
     return lambda folder: write(folder, (run(NATIVE, 2, **header), run("horovod", 2, **header)))
 
@@ -246,7 +270,13 @@ CHECKED: Sequence[tuple[str, Write, str, bool, Sequence[str]]] = [
     (NODES, on_hosts(["aa", "bb"], ["aa", "cc"]), NO, True, ()),
     (NODES, on_hosts(["abcd"] * 5, ["abcs"] * 4 + ["abcd"]), NO, True, ("in native DDP, 1 of 5 in Horovod",)),
     (NODES, on_hosts(["abcd"] * 5, ["abcs"] * 3 + ["abcd"] * 2), NO, False, ()),
+    (NODES, driven(["550", "550", "535"], ["550", "535", "550"]), YES, False, ("driver 550, 535",)),
+    (NODES, driven(["550"] * 3, ["535"] * 3), NO, True, ("version of driver: 550 in native DDP, 535 in Ho",)),
+    (NODES, driven(["550", "550 535"], ["550", "550"]), YES, False, ("version of driver 550, 535",)),
+    ("same machine in all attempts", driven(["550", "550 535"], ["550", "550"]), NO, False,
+     ("attempt 1 on node1 with version of driver 550, attempt 2 on node1 with version of driver 535",)),
     ("same software", both(dirty=True), UNKNOWN, False, ()),
+    ("same software", lambda folder: write(folder, (*CHANGED, run())), NO, False, ("True, False",)),
     ("equal repeats", unequal_repeats, NO, False, ("1 to 3 per point",)),
 ]  # fmt: skip
 

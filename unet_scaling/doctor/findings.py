@@ -25,6 +25,7 @@ from unet_scaling.group.gpus import cure_of_sharing
 from unet_scaling.group.identity import LAUNCHERS, LOOPBACK
 from unet_scaling.group.rendezvous import WITHOUT_NCCL
 from unet_scaling.measure.ping_pong import HostPair
+from unet_scaling.study.facts import NODE_VERSIONS
 from unet_scaling.study.files import read_json_with_checksum
 from unet_scaling.study.record import different_versions, shared_devices
 from unet_scaling.study.record_lines import WorkerFacts
@@ -243,10 +244,11 @@ def wrong_mpi_groups(reports: Reports, workers: int) -> list[str]:
 
 
 def differences(reports: Reports) -> Iterator[str]:
-    """Find versions that are not the same everywhere, but for drivers, and what two workers own."""
+    """Find versions that are not the same everywhere, but for a node's own, and what two workers own."""
     numbered = [report.facts.model_copy(update={"worker": number}) for number, report in enumerate(reports)]
     versions = [
-        {name: version for name, version in report.versions.items() if name != "driver"} for report in reports
+        {name: version for name, version in report.versions.items() if name not in NODE_VERSIONS}
+        for report in reports
     ]
     for text in different_versions(numbered, versions):
         yield f"{text}: load the same environment on every node"

@@ -17,6 +17,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -44,6 +45,7 @@ from unet_scaling.group.identity import (
 from unet_scaling.study.config import WRAPPERS, RunConfig
 from unet_scaling.study.dilation import DILATION_VARIABLE, dilation, is_dilated, link_rate
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.facts import NODE_VERSIONS
 from unet_scaling.study.record import different_versions, shared_devices
 from unet_scaling.study.record_lines import WorkerFacts
 from unet_scaling.study.texts import short_digest
@@ -208,7 +210,7 @@ def _is_loaded(library: str) -> bool:
 
 
 def versions() -> dict[str, str]:
-    """Return versions of Python, the packages, the MPI library, and with a GPU of CUDA, NCCL and driver."""
+    """Return versions of Python, packages, MPI and system, and with a GPU of CUDA, NCCL and driver."""
     by_name = {"python": platform.python_version()}
     # A wrapper is part of a run that uses it: installed later, it is no other environment for the others.
     wrappers = [package for package in WRAPPERS if package in sys.modules]
@@ -225,7 +227,9 @@ def versions() -> dict[str, str]:
         by_name["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
         if NVIDIA_DRIVER.exists():
             by_name["driver"] = NVIDIA_DRIVER.read_text().splitlines()[0]
-    return by_name
+    with suppress(OSError):  # a container may be without the file
+        by_name["os"] = platform.freedesktop_os_release()["PRETTY_NAME"]
+    return by_name | {"kernel": platform.release()}
 
 
 def float32_precision() -> dict[str, str]:
@@ -314,8 +318,7 @@ def verify_group(group: Group, config: RunConfig, environment: dict[str, str]) -
     own = Introduction(
         run={"job": job_id(os.environ), "run": config.run, "config": config.digest()},
         facts=own_facts(group.identity, group.device, environment, config.training.cores_per_worker),
-        # Nodes of one cluster may differ in their driver.
-        versions={name: version for name, version in versions().items() if name != "driver"},
+        versions={name: version for name, version in versions().items() if name not in NODE_VERSIONS},
     )
     introductions = group.gather_models(own)
     workers = [introduction.facts for introduction in introductions]

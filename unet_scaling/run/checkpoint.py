@@ -16,7 +16,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -40,8 +40,9 @@ from unet_scaling.study.errors import (
     UserError,
     or_user_error,
 )
+from unet_scaling.study.facts import MANIFEST, differing_attempts
 from unet_scaling.study.files import checksum_path, read_verified, retry_transient, write_verified
-from unet_scaling.study.record_lines import AttemptFacts, Epoch, Evaluation, WorkerFacts
+from unet_scaling.study.record_lines import AttemptFacts, Epoch, Evaluation, Header
 from unet_scaling.study.study_file import CHECKPOINTS
 from unet_scaling.study.validation import StrictModel
 
@@ -54,24 +55,8 @@ WORKER_PARTS: dict[str, type] = {
 # A lack of memory or a fault of a GPU, also RuntimeErrors: no reason to remove a checkpoint.
 OF_THE_DEVICE = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
 UNFITTING = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
-_Fact = Callable[[AttemptFacts], object]
-
-FIXED: dict[str, _Fact] = {
-    "device": lambda facts: _of_each(facts, lambda worker: worker.device),
-    "cores per worker": lambda facts: _of_each(facts, lambda worker: len(worker.cores)),
-    "threads": lambda facts: _of_each(facts, lambda worker: worker.threads),
-    "dilation": lambda facts: facts.dilation,
-    "link rate": lambda facts: facts.link_rate,
-}
-# Nodes of one cluster may differ in their driver.
-VERSIONS_THAT_MAY_DIFFER = ("driver",)
-REMARKED: dict[str, _Fact] = {
-    "the commit": lambda facts: facts.commit,
-    "whether changes were uncommitted": lambda facts: facts.dirty,
-    "the set of hosts": lambda facts: sorted({worker.host for worker in facts.workers}),
-    "the allocator": lambda facts: _of_each(facts, lambda worker: worker.allocator),
-    "a variable that decides speed": lambda facts: _of_each(facts, lambda worker: worker.environment),
-}
+# A folder for those of attempts from which a later one may not go on.
+SET_ASIDE = "checkpoints.attempt"
 # Short beside the 15 s that SIGTERM leaves, long beside the sum that a visit costs.
 SECONDS_APART = 5.0
 # No step is so short; it keeps a first visit without steps from dividing by zero.
@@ -143,9 +128,13 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    folder: Path, group: Group, trained: training_state.Trained, config_sha256: str
+    folder: Path,
+    group: Group,
+    trained: training_state.Trained,
+    config_sha256: str,
+    may_go_on: Callable[[Progress], bool] = lambda _: True,
 ) -> tuple[Progress, EpochSoFar] | None:
-    """Restore the newest checkpoint that every worker can read; None where there is none at all.
+    """Restore the newest checkpoint that every worker can read; None where there is none that may go on.
 
     A damaged one is skipped with a warning. Raises UserError (65) where there are checkpoints and none can be
     used: to train from the start in silence would hide that work was lost.
@@ -157,7 +146,8 @@ def load_checkpoint(
         if problems and group.rank == 0:
             print(f"warning: {problems[0]}; trying the one before it", flush=True)
         if state is not None and not problems:
-            return _restored(folder / name, state, group, trained)
+            may = may_go_on(state["progress"])
+            return _restored(folder / name, state, group, trained) if may else None
     if candidates:
         raise UserError(
             f"none of the checkpoints in {folder} can be used: {', '.join(candidates)}; "
@@ -168,9 +158,11 @@ def load_checkpoint(
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove all checkpoints: a complete run needs none."""
+    """Remove all checkpoints, also those set aside: a complete run needs none."""
     for path in _newest_first(folder):
         _remove(path)
+    for aside in folder.glob(f"{SET_ASIDE}*"):
+        shutil.rmtree(aside)
 
 
 def _restored(
@@ -255,48 +247,42 @@ def _remove(path: Path) -> None:
     checksum_path(path).unlink(missing_ok=True)
 
 
-def require_same_facts(earlier: Sequence[AttemptFacts], now: AttemptFacts, folder: Path) -> list[str]:
-    """Verify that an attempt may go on; return a sentence for each fact that has changed and may.
+def why_anew(header: Header, folder: Path) -> str:
+    """Return why an attempt begins anew, as the report leaves out a run of attempts that differ, or nothing.
 
-    With other images, devices, cores, threads, dilation or versions the record would be of neither, and the
-    analysis would leave the whole run out. Other hosts, another commit or other variables are remarked: a
-    lost node or a corrected program is no reason to train anew, and the analysis compares them.
+    With another commit or other variables it begins anew, as any further run of the study would now start.
+    Other images, devices, cores or versions are refused: they may be a mistake, and a run that began anew
+    with them would be unlike the others. What a node decides may differ: a lost node costs no work.
 
-    Raises UserError: 65 where the checkpoints are of other images, 2 where they were made on another device,
-    or with other cores, threads or versions.
+    Raises UserError: 65 where the checkpoints are of other images, 2 where they are of another machine or
+    software.
     """
-    cure = f"remove {folder}/checkpoint-* to train from the start"
-    before = earlier[-1]
-    if before.manifest_sha256 != now.manifest_sha256:
+    found = list(differing_attempts(header))
+    cure = f"or remove {folder}/checkpoint-* to train from the start"
+    for fact, words in found:
+        if fact.name == MANIFEST:
+            raise UserError(
+                f"the checkpoints in {folder} were trained on other images: {words}; bring back the images "
+                f"and their manifest, {cure}",
+                EXIT_BAD_DATA,
+            )
+    if refused := "; ".join(words for fact, words in found if not fact.anew):
         raise UserError(
-            f"the checkpoints in {folder} were trained on other images: attempt {before.attempt} had the "
-            f"manifest with SHA-256 {before.manifest_sha256}, now it is {now.manifest_sha256}; "
-            f"bring back the images and their manifest, or {cure}",
-            EXIT_BAD_DATA,
+            f"the checkpoints in {folder} were made under other conditions: {refused}; "
+            f"go on as attempt {header.earlier[0].attempt} did, {cure}"
         )
-    found = {name: (str(fact(before)), str(fact(now))) for name, fact in FIXED.items()}
-    for name in sorted((before.versions.keys() | now.versions.keys()) - {*VERSIONS_THAT_MAY_DIFFER}):
-        found[name] = (before.versions.get(name, "none"), now.versions.get(name, "none"))
-    differing = [
-        f"{name}: {old} in attempt {before.attempt}, {new} now"
-        for name, (old, new) in found.items()
-        if old != new
-    ]
-    if differing:
-        raise UserError(
-            f"the checkpoints in {folder} were made under other conditions: {'; '.join(differing)}; "
-            f"go on as attempt {before.attempt} did, or {cure}"
-        )
-    return [
-        f"{name} differs from attempt {before.attempt}: {fact(before)} then, {fact(now)} now"
-        for name, fact in REMARKED.items()
-        if fact(before) != fact(now)
-    ]
+    return "; ".join(words for _, words in found)
 
 
-def _of_each(facts: AttemptFacts, fact: Callable[[WorkerFacts], object]) -> str:
-    """Return the values of all workers, each once: a worker may have another rank in the next attempt."""
-    return ", ".join(sorted({str(fact(worker)) for worker in facts.workers}))
+def set_checkpoints_aside(folder: Path, attempt: int) -> Path:
+    """Move all checkpoints into a folder named by the attempt that left them; return that folder."""
+    aside = folder / f"{SET_ASIDE}{attempt}"
+    with or_user_error(f"{aside} cannot be written", "launch it again", EXIT_BUG):
+        aside.mkdir(exist_ok=True)
+        for path in _newest_first(folder):
+            for each in (path, checksum_path(path)):
+                each.rename(aside / each.name)
+    return aside
 
 
 class Interruption:

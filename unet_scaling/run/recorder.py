@@ -29,8 +29,9 @@ from unet_scaling.run.checkpoint import (
     SafePoints,
     load_checkpoint,
     remove_checkpoints,
-    require_same_facts,
     save_checkpoint,
+    set_checkpoints_aside,
+    why_anew,
 )
 from unet_scaling.run.run_claim import RunClaim
 from unet_scaling.run.run_folder import RunFolder, abort_worker, new_record, take_run_folder
@@ -46,6 +47,7 @@ from unet_scaling.study.errors import (
     UserError,
     or_user_error,
 )
+from unet_scaling.study.facts import moved
 from unet_scaling.study.files import write_atomically, write_json_with_checksum, write_verified
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
 from unet_scaling.study.record_lines import (
@@ -144,14 +146,13 @@ class Recorder:
         config = self._run.config
         position = Position(0, 0)
         so_far = EpochSoFar(torch.zeros((), device=self._group.device), 0.0)
-        checkpoint = load_checkpoint(self._run.path, self._group, trained, config.digest())
+        folder = self._run.path
+        checkpoint = load_checkpoint(folder, self._group, trained, config.digest(), self._may_go_on)
         if checkpoint is not None:
             progress, so_far = checkpoint
             position = Position(progress.epoch, progress.step)
             resumed = Resumed(epoch=progress.epoch, step=progress.step)
-            update = {"resumed": resumed, "earlier": progress.attempts}
-            self._header = self._header.model_copy(update=update)
-            self._group.run_on_all(partial(self._require_same_facts, progress))
+            self._header = self._header.model_copy(update={"resumed": resumed, "earlier": progress.attempts})
             self._resumed_lines = progress.lines()
             self.epochs = list(progress.epochs)
             self.results = list(progress.results)
@@ -163,11 +164,25 @@ class Recorder:
         self._safe_points = SafePoints(self._group, (position, so_far), self._run.interruption, save, seconds)
         return self._safe_points
 
-    def _require_same_facts(self, progress: Progress) -> None:
-        """Raise UserError where worker 0 finds that this attempt may not go on; print what else differs."""
-        if self._group.rank == 0:
-            for remark in require_same_facts(progress.attempts, self._header, self._run.path):
-                print(f"warning: {remark}", file=sys.stderr, flush=True)
+    def _may_go_on(self, progress: Progress) -> bool:
+        """Return whether this attempt goes on from these, as worker 0 finds, or else begins anew.
+
+        Raises UserError on every worker alike where it may do neither.
+        """
+        header = self._header.model_copy(update={"earlier": progress.attempts})
+
+        def judge() -> str:
+            why = why_anew(header, self._run.path)
+            if why:
+                aside = set_checkpoints_aside(self._run.path, progress.attempts[-1].attempt)
+                told = f"warning: {why}. The report leaves out a run of both: it begins anew"
+                print(f"{told}; what was trained lies in {aside}", file=sys.stderr, flush=True)
+            elif places := moved(header):
+                print(f"going on elsewhere: {places}", flush=True)
+            return why
+
+        why = self._group.run_on_all(judge if self._group.rank == 0 else str)
+        return not self._group.gather_strings(why)[0]
 
     def _save(self, trained: Trained, position: Position, so_far: EpochSoFar) -> None:
         progress = Progress(

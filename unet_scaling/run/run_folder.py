@@ -6,6 +6,7 @@ run.attempt1.jsonl, ...       records of earlier attempts that did not finish
 error.attempt1.worker0.json   why a worker of an attempt failed
 steps.parquet                 the phases of single steps; of a run whose budget was on
 checkpoint-*.pt               from which the next attempt goes on; of a run that is not complete
+checkpoints.attempt1/         of an attempt from which a later one, of another commit, did not go on
 log.csv  weights.pt           the older study's log, the trained weights; of a complete run
 pictures.json                 of the first test images, with what was predicted; of a complete run
 *.sha256                      of the steps, checkpoints and weights beside it

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, SerializeAsAny, WithJsonSchema, model_validator
@@ -48,6 +48,12 @@ FRAMEWORKS: tuple[Framework, ...] = ("pytorch_native", "horovod")
 # They wrap DDP, and are installed where asked for.
 WRAPPERS: tuple[Framework, ...] = ("lightning", "accelerate")
 ALL_FRAMEWORKS = FRAMEWORKS + WRAPPERS
+FRAMEWORK_TITLES: Mapping[Framework, str] = {
+    "pytorch_native": "native DDP",
+    "horovod": "Horovod",
+    "lightning": "Lightning Fabric",
+    "accelerate": "Accelerate",
+}
 FRAMEWORK_WORDS = "'pytorch_native' (DDP), 'horovod', 'lightning' or 'accelerate'"
 # The options of a task of its own, a table within a table.
 TASK_OPTIONS = "task.options"

@@ -397,6 +397,8 @@ class Criteria(StrictModel):
 CRITERIA_OF_OWN_TASK = {"score_margin": "iou_margin", "target_score": "target_iou"}
 # What `[data]` of a study with a task of its own may hold.
 TASK_DATA_KEYS = ("passes_per_epoch",)
+# Of a task that a file defines: what its contract allows.
+TASK_SWITCHES = ("find_unused_parameters", "loss_is_mean")
 # These are of the built-in task alone.
 BUILT_IN_TABLES = ("model", "emulation", "saliency")
 OPTION_TABLES: dict[str, type[StrictModel]] = {
