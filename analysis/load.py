@@ -48,7 +48,7 @@ from analysis.study import (
     run_table,
 )
 from analysis.text import count, first_of, lines
-from analysis.valid import impossible_epochs, step_faults
+from analysis.valid import impossible_epochs
 from unet_scaling.study import facts
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.disturbance import disturbance
@@ -240,11 +240,8 @@ def _copied(runs: Sequence[records.CompleteRun]) -> dict[str, str]:
             if other is run:
                 continue
             its = other.digests[digest]
-            same = f"epochs {of} and {its} agree to the last digit"
-            if of == records.WHOLE_RUN:
-                same = f"the epochs have one ratio, to {records.RATIO_DIGITS} digits in each"
-            seconds = run.epochs["seconds"].tolist()[of], other.epochs["seconds"].tolist()[its]
-            both = f"{same} ({seconds[0]} s and {seconds[1]} s): one is a copy of the other"
+            same = f"epochs {of} and {its} agree to the last digit ({run.epochs['seconds'].tolist()[of]} s)"
+            both = f"{same}: one is a copy of the other"
             reasons.setdefault(run.name, f"run.jsonl and {other.name}/run.jsonl: {both}")
             reasons.setdefault(other.name, f"run.jsonl and {run.name}/run.jsonl: {both}")
     return reasons
@@ -296,7 +293,7 @@ def _study(
         left_out=left_out_table(unused),
         headers=headers,
         axes=tuple(axes),
-        notes=(*remarks(headers), *(f"{run.name}: {run.note}" for run in runs if run.note)),
+        notes=tuple(remarks(headers)),
         digests={run.name: run.digests.keys() for run in runs},
         image_ious={run.name: run.image_ious for run in runs if run.image_ious is not None},
         saliency={run.name: run.saliency for run in runs if run.saliency},
@@ -525,7 +522,7 @@ def _unusable(run: ScriptRun) -> tuple[State | Exclusion, str] | None:
         return "failed", f"no end line after {epochs} epochs: it failed, did not call finish, or {runs}"
     if all(epoch.warmup for epoch in record.epochs):
         return "no throughput", f"{epochs} epochs, none after the warm-up: record at least 2 epochs"
-    problems = tuple(impossible_epochs(record, len(run.header.workers))) or step_faults(record)[0]
+    problems = tuple(impossible_epochs(record, len(run.header.workers)))
     return ("invalid", first_problem(problems)) if problems else None
 
 

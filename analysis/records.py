@@ -29,7 +29,7 @@ from analysis.study import (
     LeftOut,
     Run,
 )
-from analysis.valid import impossible_values, infidelity, step_faults, too_large
+from analysis.valid import impossible_values, infidelity
 from unet_scaling.study import record_lines
 from unet_scaling.study.config import SHARED_TABLES, RunConfig
 from unet_scaling.study.disturbance import Disturbance, disturbance, helper_seconds, waiting_seconds
@@ -41,7 +41,7 @@ from unet_scaling.study.validation import StrictModel
 
 Columns = dict[str, NDArray[np.generic]]
 Cells = dict[str, Any]
-# {digest of what was measured: its epoch, or WHOLE_RUN}
+# {digest of what was measured: its epoch}
 Digests = Mapping[int, int]
 
 # The tables of a study besides epochs, by name.
@@ -69,10 +69,8 @@ _OF_GPU: Mapping[str, Callable[[record_lines.GpuFacts], float | None]] = {
     "gpu_throttled": lambda facts: None if facts.throttle_reasons is None else bool(facts.throttle_reasons),
 }
 _NOT_RECORDED = "the run recorded no budget (training.budget was off, or its code is older)"
-# So many different numbers agree to nine digits in no two of 10,000 runs by chance.
+# So many different numbers agree in no two of 10,000 runs by chance.
 FEWEST_NUMBERS = 3
-RATIO_DIGITS = 9
-WHOLE_RUN = -1
 # Tables of options, of which the runs of a study have most in common: one object for all saves memory.
 _FIRST_EQUAL: dict[StrictModel, StrictModel] = {}
 
@@ -84,8 +82,8 @@ class CompleteRun:
     `row` is that of the table of runs, but for what the other runs of the study decide; `epochs` has one
     array per column, `rows` the rows of each of ROW_TABLES, all without the run's name. `config` is the
     header's, with the operational options that all runs compared share; `score_name` is that of the score
-    which is judged; `note` why a file beside the record cannot be read. `running` are the cells of the last
-    evaluation that differ with the statistics of norm layers that training left.
+    which is judged. `running` are the cells of the last evaluation that differ with the statistics of norm
+    layers that training left.
     """
 
     name: str
@@ -98,7 +96,6 @@ class CompleteRun:
     score_name: str
     digests: Digests
     saliency: record_lines.Saliency | None = None
-    note: str = ""
     image_ious: Array | None = None
     running: Cells = field(default_factory=dict)
 
@@ -133,9 +130,6 @@ def read_run(folder: Path) -> CompleteRun | LeftOut:
     """Return the run in a folder, or why it cannot be used by itself."""
     try:
         config = read_config(config_path(folder))
-        oversized = tuple(f"{config_path(folder)}: {problem}" for problem in too_large(config))
-        if oversized:
-            raise UserError(first_problem(oversized))
     except (UserError, OSError) as error:  # OSError: a folder that may not be looked into
         return LeftOut(name_of(folder), "invalid", escape_unprintable(str(error)))
     run = recorded_run(folder, config)
@@ -145,10 +139,7 @@ def read_run(folder: Path) -> CompleteRun | LeftOut:
         return unusable(name_of(folder), config, state, told or "no record yet: it has not started")
     if why := why_unusable(run.record):
         return unusable(name_of(folder), config, *why)
-    faults, unread = step_faults(run.record)
-    if faults:
-        return unusable(name_of(folder), config, "invalid", first_problem(faults))
-    return _complete_run(folder, run.record, unread)
+    return _complete_run(folder, run.record)
 
 
 def why_unusable(record: Record) -> tuple[State | Exclusion, str] | None:
@@ -166,7 +157,7 @@ def why_unusable(record: Record) -> tuple[State | Exclusion, str] | None:
     return ("invalid", unfaithful) if unfaithful else None
 
 
-def _complete_run(folder: Path, record: Record, note: str) -> CompleteRun:
+def _complete_run(folder: Path, record: Record) -> CompleteRun:
     assert record.header is not None
     disturbed = disturbance(record)
     header = record.header
@@ -220,23 +211,21 @@ def _complete_run(folder: Path, record: Record, note: str) -> CompleteRun:
         score_name=record.results[-1].score_name if record.results else BUILT_IN_SCORE,
         digests=_measured_digests(record.epochs),
         saliency=record.saliency,
-        note=note,
         image_ious=None if image_ious is None else np.array(image_ious, dtype=np.float64),
         running=_running_row(record.results[-1]) if last else {},
     )
 
 
 def _measured_digests(epochs: Sequence[record_lines.Epoch]) -> Digests:
-    """Return the digests of the epochs that count for speed, and of the ratios of their seconds.
+    """Return the digests of the epochs that count for speed: a copied folder tells of no launch of its own.
 
-    Clocks count nanoseconds: no two launches have an epoch in common to the last digit, nor one ratio of the
-    seconds in all their epochs. None of a launch that has two equal epochs, as no clock gives.
+    Clocks count nanoseconds: no two launches have an epoch in common to the last digit. None of a launch that
+    has two equal epochs, as no clock gives.
     """
     used = [epoch for epoch in epochs if not epoch.warmup]
     if len(used) < 2 or len({epoch.seconds for epoch in used}) < len(used):
         return {}
-    seconds = [own for epoch in used for own in epoch.worker_seconds]
-    found = {WHOLE_RUN: tuple(round(own / seconds[0], RATIO_DIGITS) for own in seconds)}
+    found = {}
     for epoch in used:
         phases = (*epoch.budget.forward_seconds, *epoch.budget.sync_seconds) if epoch.budget else ()
         processors = [facts.process_seconds for facts in epoch.cpu or ()]

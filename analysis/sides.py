@@ -337,7 +337,7 @@ def _doubts(
 
 
 def _common_launches(a: StudySide, b: StudySide) -> Mapping[str, str]:
-    """Return the launches that stand in both studies, perhaps in part or times a factor: {run of A: of B}."""
+    """Return the launches that stand in both studies, perhaps in part: {run of A: of B}."""
     of_b = {mark: run for run in b.study.headers for mark in _marks(b, run)}
     found = {run: [of_b[mark] for mark in _marks(a, run) if mark in of_b] for run in a.study.headers}
     return {run: same[0] for run, same in found.items() if same}

@@ -163,7 +163,6 @@ UNEQUAL = (
     Attack(
         "a wrapper trains alone", one_arm(as_alone, {"workers": [2]}, framework="lightning"), base="wrapper"
     ),
-    Attack("nothing averaged in 0 s", native(epochs(_without_sync), workers=MORE)),
 )
 
 
@@ -231,21 +230,10 @@ def emulated(lines: Lines) -> Lines:
 FOREIGN = (Attack("more workers emulated", every(emulated, workers=MORE)),)
 
 
-def flat(lines: Lines) -> Lines:
-    """Give all epochs after the first one the seconds of the second, to the last digit."""
-    first, second, *others = lines.epochs
-    same = {name: getattr(second, name) for name in ("seconds", "worker_seconds", "budget", "cpu")}
-    return with_epochs(lines, [first, second, *(epoch.model_copy(update=same) for epoch in others)])
-
-
 def half_the_workers_wait(epoch: Epoch) -> dict[str, object]:
     """Let all workers but the first end an epoch in half its time, though they average every step."""
     seconds = [each / (2 if worker else 1) for worker, each in enumerate(epoch.worker_seconds)]
     return {"worker_seconds": seconds, "budget": None, "no_budget": "off", "seconds": max(seconds)}
-
-
-def idle(facts: Any) -> Mapping[str, float]:
-    return dict.fromkeys(facts.thread_seconds, 0.001)
 
 
 def as_if_resumed(lines: Lines) -> Lines:
@@ -255,26 +243,9 @@ def as_if_resumed(lines: Lines) -> Lines:
     return replace(lines, header=lines.header.model_copy(update={"attempt": 2, "earlier": [earlier]}))
 
 
-def exchanged_names(folder: Path) -> None:
-    """Each arm is called by the other's name; what carried its gradients stays."""
-    other: dict[str, Framework] = {"pytorch_native": "horovod", "horovod": "pytorch_native"}
-
-    def change(lines: Lines) -> Lines:
-        return config(framework=other[lines.config.framework], pytorch_native=None, horovod=None)(lines)
-
-    for run, lines in [*Runs(folder).records()]:
-        write_lines(run, change(lines))
-
-
 IMPOSSIBLE = (
-    Attack("epochs equal to 16 digits", native(flat)),
-    Attack(
-        "a processor that did nothing",
-        native(processors(process_seconds=0.003, thread_seconds=idle), workers=MORE),
-    ),
     Attack("workers that average and end apart", native(epochs(half_the_workers_wait), workers=MORE)),
     Attack("attempts of other code", native(as_if_resumed, workers=MORE)),
-    Attack("records under the other framework's name", exchanged_names),
 )
 
 

@@ -22,7 +22,6 @@ from tests.tampering import (
     results,
     scored,
     slower,
-    started,
     workers,
 )
 
@@ -49,18 +48,6 @@ def of_b(do: Do) -> Do:
     return lambda folder: do(folder / "b")
 
 
-def copied(folder: Path) -> None:
-    shutil.rmtree(folder / "b")
-    shutil.copytree(folder / "a", folder / "b")
-
-
-def copied_and_hurried(folder: Path) -> None:
-    """B is A with seconds less by 8 %, to the last digit, and another commit."""
-    copied(folder)
-    in_b(lambda lines: header(commit="f" * 40)(slower(1 / 1.08)(lines)))(folder)
-    in_b(started(lambda _, at: at + timedelta(days=1)))(folder)
-
-
 def best_of_twelve(folder: Path) -> None:
     """B keeps the 5 fastest of 12 repeats, under their numbers."""
     shutil.rmtree(folder / "b")
@@ -73,7 +60,6 @@ def best_of_twelve(folder: Path) -> None:
 
 
 ON_PAIRS = (
-    Attack("B is A in a hurry", copied_and_hurried),
     Attack("B has the best 5 of 12 repeats", best_of_twelve),
     Attack("B has slower launches set aside", of_b(lying_beside("attempt1", 1.1))),
     Attack("B on other cores", in_b(workers(cores=lambda worker: [worker.worker + 32]))),
@@ -81,7 +67,6 @@ ON_PAIRS = (
     Attack("B beside other programs", in_b(processors(other_seconds=lambda cpu: 0.2 * cpu.process_seconds))),
     Attack("B with other torch", in_b(header(versions=lambda found: found.versions | {"torch": "2.14.0"}))),
     Attack("B with other losses", in_b(in_epochs(loss=lambda epoch: 1.05 * epoch.loss))),
-    Attack("B with seconds that its processor denies", in_b(slower(0.5, processor=False))),
     Attack("neither learned anything", in_both(scored(0.001))),
     Attack(
         "B scores its first epochs",

@@ -51,12 +51,6 @@ def cut(place: int, size: int) -> Spoil:
     return lambda lines: [*lines[:place], lines[place][:size]]
 
 
-def more_foreground(lines: Lines) -> Lines:
-    """Counts beyond 64 bits that give their IoU and Dice exactly."""
-    large = {"true_positive": 10**30, "false_positive": 0, "false_negative": 0, "iou": 1.0, "dice": 1.0}
-    return change(RESULT, **large)(lines)
-
-
 @dataclass(frozen=True)
 class Case:
     """A fault in a sound record of three epochs, and what is said of it."""
@@ -97,30 +91,12 @@ RECORDS = (
         change(SECOND, seconds=1e300, worker_seconds=[1e300]),
         "epoch 1: 480 images, 480 steps in 1e+300 s cannot be",
     ),
-    Case(
-        "more images than there are",
-        change(HEADER, train_images=47),
-        "epoch 0 has 480 images, all passes over the training set 47 (and 2 more)",
-    ),
-    Case(
-        "more images than its steps take",
-        change(SECOND, images=481),
-        "epoch 1 has 481 images, 480 steps of 1 have fewer",
-    ),
-    Case("loss beyond float32", change(SECOND, loss=1e300), "a loss of 1e+300 is beyond float32"),
     Case("IoU not of its counts", change(RESULT, iou=0.9), "iou is 0.9, but the counts give 0.8"),
     Case("images left out", change(RESULT, images=11), "11 images evaluated, the test set has 12"),
     Case(
-        "training time too short",
-        change(RESULT, training_seconds=0.96),
-        "training took 0.96 s, its epochs 28.8 s",
-    ),
-    Case(
         "workers missing in an epoch", change(SECOND, worker_seconds=[]), "the seconds of 0 workers, not of 1"
     ),
-    Case("slower worker", change(SECOND, worker_seconds=[6.0]), "took 4.8 s, but its slowest worker 6.0 s"),
     Case("worker missing", change(HEADER, workers=[]), "1 workers were asked for, 0 are described"),
-    Case("huge counts", more_foreground, "the counts do not fit into 64 bits"),
     Case(
         "digest of another point",
         change(HEADER, config_sha256="0" * 64),
