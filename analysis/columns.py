@@ -100,7 +100,8 @@ TABLES = (
         started_utc | a label; no duration is computed from it
         peak_memory_bytes | the most main memory that any of its workers ever had
         busy_share | share of its time that went to other processes, of the worker that lost most
-        disturbed | why the launch counts as disturbed by other programs or a stall; else empty
+        uncounted_share | share of its own time that went to nothing that was counted, of that worker
+        disturbed | why the launch counts as disturbed; else empty
         stalls | its stalled epochs, which count for no speed, and stalled steps
         dilation | how many times its virtual cluster was slowed; 1 on a machine at speed
         link_rate | of the links of that cluster, before they were slowed; empty where not limited

@@ -196,7 +196,8 @@ NO_DIFFERENCE = "no significant difference"
 NOT_ENOUGH = "not enough repeats"
 # Another cause that is half of a difference leaves the frameworks less than it.
 LEAST_SHARE_OF_DIFFERENCE = 0.5
-OTHERS_TOOK = "other processes took "
+# Of launches, who took a share of their time.
+TOOK = {"busy_share": "other processes took ", "uncounted_share": "nothing that was counted took "}
 # Published and measured ratios of the two lie between 0.5 and 2.
 LARGEST_RATIO = 10.0
 # Ratios closer than this name the same framework, whichever side of 1 they lie on: 1 % is within noise.
@@ -322,9 +323,9 @@ def with_clocks(study: Study) -> pd.DataFrame:
 
 
 def speed_facts(study: Study) -> Mapping[Hashable, Row]:
-    """Return what else decides the speed of a point, by POINT: busy_share and mhz, medians of its runs."""
+    """Return what else decides the speed of a point, by POINT: medians of its runs."""
     points = with_clocks(stats.timed(study)).groupby(POINT, sort=False)
-    facts: Mapping[Hashable, Row] = points[["busy_share", "mhz"]].median().to_dict("index")
+    facts: Mapping[Hashable, Row] = points[[*TOOK, "mhz"]].median().to_dict("index")
     return facts
 
 
@@ -355,9 +356,10 @@ def other_causes(ratio: float, first: Row, second: Row) -> str:
     faster, slower = (first, second) if ratio > 1 else (second, first)
     least = LEAST_SHARE_OF_DIFFERENCE * abs(math.log(ratio))
     causes = []
-    more = slower["busy_share"] - faster["busy_share"]
-    if more >= least:
-        causes.append(f"{OTHERS_TOOK}{100 * more:.1f} % more of the slower one's time")
+    for name, took in TOOK.items():
+        more = slower[name] - faster[name]
+        if more >= least:
+            causes.append(f"{took}{100 * more:.1f} % more of the slower one's time")
     if math.log(faster["mhz"] / slower["mhz"]) >= least:
         causes.append(
             f"its cores ran at {slower['mhz']:.0f} MHz, those of the faster at {faster['mhz']:.0f} MHz"

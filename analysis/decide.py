@@ -179,7 +179,7 @@ class Recommendation:
         """Whether all that speaks against a comparison is a machine that was not quiet."""
         facts = [fact for doubt in self.doubts for fact in doubt.removeprefix("on 1 worker ").split("; ")]
         return bool(facts) and all(
-            fact == contrast.TABLE_SAYS_NO + contrast.QUIET or fact.startswith(contrast.OTHERS_TOOK)
+            fact == contrast.TABLE_SAYS_NO + contrast.QUIET or fact.startswith(tuple(contrast.TOOK.values()))
             for fact in facts
         )
 

@@ -69,6 +69,9 @@ NEGOTIATION_ALONE = 0.01
 # Of worker time. A wire near its floor is a property of the network: named only where it costs a tenth.
 LITTLE_WORK = 0.10
 
+# Columns of runs, and where a share of their time went.
+LOST_TO = {"busy_share": "other processes", "uncounted_share": "nothing that was counted"}
+
 # Relative. Who is slower by less has no reason to look for a cause.
 LEAST_SLOWER = 0.01
 
@@ -143,7 +146,7 @@ class PointFacts:
                       `cores` and `frequency_mhz` of a worker
     network           seconds of one step on the `wire`, of its `floor` and of an empty message, `latency`
     host_paced        none where its GPUs did not wait for the host more than those of another framework
-    busy_launches     those, of `launches`, that other programs disturbed; they had at most `busiest`
+    busy_launches     those, of `launches`, that lost time; at most `busiest` of it, `lost_to` one of LOST_TO
     alone             the same series on 1 worker
     """
 
@@ -157,13 +160,14 @@ class PointFacts:
     launches: int
     busy_launches: int
     busiest: float
+    lost_to: str
     straggler: Straggler | None
     host_paced: HostPaced | None
     alone: "PointFacts | None"
 
     @property
     def disturbed(self) -> "list[PointFacts]":
-        """This point and the one on 1 worker, as far as other programs disturbed their launches."""
+        """This point and the one on 1 worker, as far as their launches lost time."""
         return [each for each in (self, self.alone) if each is not None and each.busy_launches]
 
     def more_than_alone(self, name: str) -> float:
@@ -341,6 +345,7 @@ def _facts(
     budgets = study.budgets[study.budgets["run"].isin(runs["run"])]
     budgets = budgets.assign(core_seconds=budgets["worker_seconds"] * budgets["cores"].astype(float))
     headers = [study.headers[run] for run in runs["run"]]
+    lost = runs[list(LOST_TO)].fillna(0.0).rename(columns=LOST_TO)
     key = tuple(runs[name].tolist()[0] for name in POINT)
     return PointFacts(
         key=key,
@@ -363,8 +368,9 @@ def _facts(
             "latency": network["latency_seconds"],
         },
         launches=len(runs),
-        busy_launches=int((runs["busy_share"] >= DISTURBED_SHARE).sum()),
-        busiest=float(runs["busy_share"].max()),
+        busy_launches=int((lost >= DISTURBED_SHARE).any(axis=1).sum()),
+        busiest=float(lost.to_numpy(dtype=np.float64).max()),
+        lost_to=str(lost.max().idxmax()),
         straggler=_straggler(budgets),
         host_paced=paced.get(key),
         alone=alone,

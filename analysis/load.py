@@ -347,7 +347,7 @@ def _with_maps_only(study: Study, maps_only: Study) -> Study:
 def _without_times(played: Study) -> Study:
     """Return a study of played runs in which no time or speed is known."""
     times = ("images_per_second", "epochs_per_second", "seconds_per_epoch", "step_seconds")
-    unknown_times = dict.fromkeys((*times, "training_seconds", "busy_share"), NAN)
+    unknown_times = dict.fromkeys((*times, "training_seconds", "busy_share", "uncounted_share"), NAN)
     return replace(
         played,
         runs=played.runs.assign(**unknown_times, disturbed="", stalls=""),

@@ -388,6 +388,7 @@ def measured_cells(
         "link_rate": header.link_rate or "",
         "peak_memory_bytes": float(memory.max()) if len(memory) else NAN,
         "busy_share": NAN if disturbed.busy_share is None else disturbed.busy_share,
+        "uncounted_share": NAN if disturbed.uncounted_share is None else disturbed.uncounted_share,
         "disturbed": disturbed.reason,
         "stalls": "; ".join(map(str, disturbed.stalls)),
     }

@@ -127,6 +127,7 @@ class Run:
     started_utc: str = ""
     peak_memory_bytes: float = NAN
     busy_share: float = NAN
+    uncounted_share: float = NAN
     disturbed: str = ""
     stalls: str = ""
     dilation: float = 1.0

@@ -105,6 +105,12 @@ def pause(*_: Any) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def pause_often(*_: Any) -> None:
+    """Stop this process for half of the rest of its life, and in no step for long."""
+    turns = "while kill -STOP {0}; do sleep 0.02; kill -CONT {0}; sleep 0.02; done"
+    subprocess.Popen(["sh", "-c", turns.format(os.getpid())], stderr=subprocess.DEVNULL)
+
+
 def fill_the_disk(_: list[Any]) -> None:
     """Of the run folder, which the test made a small one; SECONDS_FULL later there is room again."""
     filler = Path(sys.argv[1]) / FILLER_NAME
@@ -177,6 +183,7 @@ FAULTS: dict[str, Callable[..., None]] = {
     "kill": send(signal.SIGKILL),
     "stop": send(signal.SIGSTOP),
     "pause": pause,
+    "pauses": pause_often,
     "sleep": lambda *_: time.sleep(STALL_SECONDS),
     "SIGTERM": send(signal.SIGTERM),
     "SIGUSR2": send(signal.SIGUSR2),

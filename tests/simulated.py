@@ -25,7 +25,7 @@ def study_of(rows: pd.DataFrame, throughput: NDArray[np.float64]) -> Study:
     seconds = IMAGES / throughput
     names = np.array([f"run{number}" for number in range(len(rows))])
     runs = rows.assign(run=names, knobs="", iou=np.nan, nodes=1.0, busy_share=0.0, disturbed="", stalls="")
-    runs = runs.assign(dilation=1.0, link_rate="", seed=rows["repeat"])
+    runs = runs.assign(dilation=1.0, link_rate="", uncounted_share=0.0, seed=rows["repeat"])
     runs = runs.assign(
         images_per_second=epochs * IMAGES / seconds.sum(axis=1),
         epochs_per_second=epochs / seconds.sum(axis=1),

@@ -12,8 +12,9 @@ from rich.console import Console
 
 import slurm.local
 import slurm.processes
+from analysis.assemble import make_report
 from analysis.checks import fairness_checks
-from analysis.contrast import compare
+from analysis.contrast import NO_DIFFERENCE, WITHHELD, compare
 from analysis.iou import iou_table
 from analysis.load import load_study
 from analysis.points import summarise
@@ -21,6 +22,8 @@ from slurm.after_run import disturbed_reason, is_to_be_repeated, set_disturbed_a
 from slurm.local import local_plan, run_study
 from slurm.processes import say_whether_quiet
 from slurm.study_folder import StudyFolder
+from tests import tampering
+from tests.honest import Honest, write_honest
 from tests.records import (
     Measured,
     Steps,
@@ -31,7 +34,14 @@ from tests.records import (
     write_record,
     write_run,
 )
-from unet_scaling.study.disturbance import DISTURBED_SHARE, MOST_DISTURBED, Disturbance, disturbance
+from tests.tampering import Change, Runs, config, slower
+from unet_scaling.study.disturbance import (
+    DISTURBED_SHARE,
+    MOST_DISTURBED,
+    UNCOUNTED,
+    Disturbance,
+    disturbance,
+)
 from unet_scaling.study.record import Record, read_record
 from unet_scaling.study.record_lines import LongestStep
 from unet_scaling.study.run_state import RecordedRun, recorded_run
@@ -131,7 +141,8 @@ def with_longest_step(record: Record, epoch: int, longest: LongestStep, beyond: 
     """The record with one epoch longer by so many seconds, which that step took."""
     changed = record.epochs[epoch]
     assert changed.budget is not None
-    budget = changed.budget.model_copy(update={"longest_step": longest})
+    sync = [seconds + beyond for seconds in changed.budget.sync_seconds]
+    budget = changed.budget.model_copy(update={"longest_step": longest, "sync_seconds": sync})
     seconds = [seconds + beyond for seconds in changed.worker_seconds]
     update = {"budget": budget, "worker_seconds": seconds, "seconds": max(seconds)}
     epochs = list(record.epochs)
@@ -188,6 +199,41 @@ def test_disturbed_launches_are_left_out_of_speed_where_enough_others_are_and_ke
     (check,) = [check for check in fairness_checks(study) if check.check == "machine quiet"]
     assert (check.mark, check.withholds) == (mark, mark == "no")
     assert (study.runs["disturbed"] != "").sum() == len(busy)
+
+
+EVERY = (1, 2, 3, 4, 5)
+EXCHANGING = config(model={"batch_norm": "sync"}, training={"channels_last": False})
+
+
+@pytest.mark.parametrize(
+    ("pause", "paused", "about", "fact"),
+    [
+        (slower(1.4, processor=False), (2, 4), None, "2 disturbed runs left out of speed"),
+        (slower(1.4, processor=False), EVERY, None, UNCOUNTED),
+        (slower(1.02, processor=False), EVERY, None, ""),
+        (slower(1.4), (2, 4), None, ""),
+        (slower(1.4, processor=False), (2, 4), tampering.workers(threads=2), ""),
+        (slower(1.4, processor=False), (2, 4), EXCHANGING, ""),
+    ],
+)
+def test_a_paused_machine_is_no_slower_framework(
+    pause: Change, paused: Sequence[int], about: Change | None, fact: str, tmp_path: Path
+) -> None:
+    """Phases are 40 % longer, and no counter tells why, where all that a worker waits for is counted."""
+    folder = write_honest(tmp_path / "study", Honest(workers=(1, 2), advantage=0.0))
+    if about:
+        Runs(folder).change(about)
+    Runs(folder).of("horovod", workers=[2], repeats=paused).change(pause)
+    report = make_report(load_study(folder))
+    quiet = report.fairness.set_index("check").loc["machine quiet"]
+    assert fact in quiet["fact"]
+    assert (quiet["mark"] == "no") == (fact == UNCOUNTED)
+    runs = report.study.runs
+    told = runs.loc[runs["disturbed"].str.contains(UNCOUNTED), "repeat"]
+    assert set(told) == (set(paused) if fact else set())
+    if fact:
+        assert report.comparisons["outcome"].isin([NO_DIFFERENCE, WITHHELD]).all()
+        assert {each.rule for each in report.diagnoses} <= {"machine busy", "negotiation"}
 
 
 def said(monkeypatch: pytest.MonkeyPatch, used: float) -> str:

@@ -32,7 +32,7 @@ from unet_scaling.group.watchdog import blocking, start_watchdog
 from unet_scaling.group.worker import speed_variables
 from unet_scaling.run.checkpoint import STOP_AT_VARIABLE
 from unet_scaling.run.run_folder import reporting_errors
-from unet_scaling.study.disturbance import disturbance
+from unet_scaling.study.disturbance import UNCOUNTED, disturbance
 from unet_scaling.study.errors import UserError, report_name
 from unet_scaling.study.record import RECORD_NAME
 
@@ -264,6 +264,18 @@ def test_a_worker_that_stands_still_within_its_time_out_is_named_as_a_stall(
     budget = paused.record.epochs[1].budget
     assert budget is not None
     assert budget.sync_seconds[0] >= budget.sync_seconds[1] + PAUSE_SECONDS / 2, "who waits for it is in sync"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["nothing", "pauses"])
+def test_time_that_no_counter_explains_disturbs_a_launch(fault: str, images: Path, tmp_path: Path) -> None:
+    """A worker is stopped for half of the time: it uses its core for as long as ever, and waits for none."""
+    point = fault_point(images, "pytorch_native", epochs=12)
+    record = attempt(tmp_path / "run", point, Fault(fault, STEPS, worker=1)).record
+    assert record.complete, record.problems
+    judged = disturbance(record)
+    assert judged.uncounted_share is not None
+    assert (judged.uncounted_share > 0.3) == (fault == "pauses") == (UNCOUNTED in judged.reason), judged
 
 
 @pytest.mark.slow
