@@ -10,6 +10,7 @@ known. No line is fitted to all sizes: a network that lets short messages pass f
 would bend it.
 """
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -17,16 +18,34 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy import special  # type: ignore[import-untyped]
 
-from analysis.contrast import PAIR, paired_logarithms, paired_runs
+from analysis.contrast import KEY, PAIR, paired_logarithms, paired_runs
 from analysis.points import NO_BASELINE, NONE, baseline_rows
-from analysis.stats import NOT_NEGATIVE, Launches, add_bounded, bounds, launches_of, median_intervals, timed
+from analysis.stats import (
+    FEWEST_REPEATS,
+    NOT_NEGATIVE,
+    Launches,
+    add_bounded,
+    bounds,
+    launches_of,
+    median_intervals,
+    timed,
+)
 from analysis.study import COMPARED, ENDS, NAMES, NAN, POINT, Array, Study, bounded
-from analysis.text import count, percent
+from analysis.text import Row, count, percent
 from unet_scaling.study.config import Framework, RunConfig
 from unet_scaling.study.record_lines import Header
 
 PARTS = ("data_wait", "compute", "wire", "imbalance", "optimizer", "rest")
+# In which a worker can be late.
+OWN_PARTS = ("data_wait", "compute", "optimizer", "rest")
+# For all parts of a comparison together, that one is named as longer which is not.
+CHANCE_OF_CAUSE = 0.05
+# Of an overhead or a difference, for what is named as its cause: two causes cannot each be the larger half.
+EXPLAINS = 0.5
+# Of a difference: a part that makes less of it is not worth a word.
+LEAST_NAMED = 0.2
 OLDER = "these logs have no budget"
 # Of a step. Marks and hooks take up to 0.6 % of a short one (docs/budget.md); more means a phase is missing.
 MOST_REST = 0.02
@@ -38,6 +57,7 @@ FLOAT32_BYTES = 4
 SHORT_BYTES = 1024
 # Two sizes of the probe: each is 4 times as large as the one before it. A probe ends after a slow message.
 MOST_EXTRAPOLATED = 16
+_ARMS = ("native", "other")
 _MEASURED = ("wire_seconds", "floor_seconds", "latency_seconds", "bytes_per_second")
 
 
@@ -60,15 +80,7 @@ def run_shares(study: Study) -> pd.DataFrame:
     first, total = workers.first(), workers.sum(numeric_only=True)
     everything = (workers.size() * first["seconds"]).astype(float)
     wire = workers.size() * first["wire_seconds"]
-    seconds: dict[str, pd.Series[float]] = {
-        "data_wait": total["data_wait_seconds"] + total["host_to_device_seconds"],
-        "compute": total["forward_seconds"] + total["backward_seconds"],
-        "wire": wire,
-        "imbalance": total["sync_seconds"] - wire + everything - total["worker_seconds"],
-        "optimizer": total["optimizer_seconds"],
-        "rest": total["rest_seconds"],
-    }
-    shares = pd.DataFrame({part: seconds[part] / everything for part in PARTS}, dtype=float)
+    shares = _seconds_of_parts(total, wire, everything).div(everything, axis=0)
     shares = shares.where(shares.notna().all(axis=1) & _had_equal_work(study, first), np.nan)
     not_proven = "are not steps x workers x batch: the work of its workers was not equal"
     recorded = first["no_budget"].astype(object)
@@ -77,6 +89,71 @@ def run_shares(study: Study) -> pd.DataFrame:
     shares = shares.reindex(names)
     shares["no_budget"] = shares["no_budget"].astype(object).fillna(OLDER)
     return shares.reset_index()
+
+
+def _seconds_of_parts(
+    spent: pd.DataFrame, wire: "pd.Series[float]", everything: "pd.Series[float]"
+) -> pd.DataFrame:
+    """Return the seconds of PARTS that sum to `everything`, of the phases that workers `spent`, by run."""
+    seconds = {
+        "data_wait": spent["data_wait_seconds"] + spent["host_to_device_seconds"],
+        "compute": spent["forward_seconds"] + spent["backward_seconds"],
+        "wire": wire,
+        "imbalance": spent["sync_seconds"] - wire + everything - spent["worker_seconds"],
+        "optimizer": spent["optimizer_seconds"],
+        "rest": spent["rest_seconds"],
+    }
+    return pd.DataFrame(seconds, dtype=float)[list(PARTS)]
+
+
+def slowest_worker_steps(study: Study) -> pd.DataFrame:
+    """Return by run with a budget the seconds of a step, in PARTS, of the worker with most work of its own.
+
+    The others wait for it: what makes it late is then no imbalance.
+    """
+    known = run_shares(study).set_index("run")["no_budget"] == ""
+    budgets = study.budgets[study.budgets["run"].astype(str).map(known).astype(bool)]
+    own = (budgets["worker_seconds"] - budgets["sync_seconds"]).astype(float)
+    slowest = budgets.loc[own.groupby(budgets["run"].astype(str)).idxmax()]
+    slowest = slowest.set_index(slowest["run"].astype(str))
+    seconds = _seconds_of_parts(slowest, slowest["wire_seconds"], slowest["seconds"])
+    return seconds.div(slowest["steps"].astype(float), axis=0)
+
+
+def explaining_parts(slower: Array, faster: Array) -> dict[str, float]:
+    """Return which of PARTS explain why an arm is slower, with their shares of the difference, largest first.
+
+    `slower` and `faster` are seconds of a step (parts, pairs of launches). A part is named where it is longer
+    beyond chance, by Student's t corrected for the number of parts, and all that are named are together most
+    of the difference. Waiting for each other follows from what makes workers late, where that is longer, too.
+    """
+    pairs = slower.shape[1]
+    pace = np.sqrt(slower.sum(axis=0) * faster.sum(axis=0))
+    longer = (slower - faster) / pace
+    means = longer.mean(axis=1)
+    if pairs < FEWEST_REPEATS or not means.sum() > 0:
+        return {}
+    reach = special.stdtrit(pairs - 1, 1 - CHANCE_OF_CAUSE / len(PARTS))
+    is_shown = means > reach * longer.std(axis=1, ddof=1) / math.sqrt(pairs)
+    shares = np.where(is_shown, means / means.sum(), 0.0)
+    own = is_shown & np.isin(PARTS, OWN_PARTS)
+    waits = PARTS.index("imbalance")
+    if own.any():
+        shares[waits] = 0.0
+        shares[own] *= 1 + max(0.0, means[waits]) / means[own].sum()
+    named = {PARTS[part]: float(shares[part]) for part in np.argsort(-shares) if shares[part] >= LEAST_NAMED}
+    return named if sum(named.values()) >= EXPLAINS else {}
+
+
+def difference_parts(study: Study, row: Row, slower: Framework) -> dict[str, float] | None:
+    """Return which parts explain why one arm of a comparison is slower; None where runs have no budget."""
+    pairs = paired_runs(study)
+    pairs = pairs[(pairs[KEY] == [row[name] for name in KEY]).all(axis=1)]
+    steps = slowest_worker_steps(study)
+    native, other = (steps.reindex(pairs[f"run_{arm}"]).to_numpy(dtype=np.float64).T for arm in _ARMS)
+    if not len(pairs) or np.isnan(native + other).any():
+        return None
+    return explaining_parts(native, other) if slower == COMPARED[0] else explaining_parts(other, native)
 
 
 def _had_equal_work(study: Study, runs: pd.DataFrame) -> "pd.Series[bool]":
@@ -180,7 +257,7 @@ def difference_table(study: Study, comparisons: pd.DataFrame) -> pd.DataFrame:
     pairs = paired_runs(study)
     pairs = pairs[pairs["framework"] == COMPARED[1]].reset_index(drop=True)
     shares = run_shares(study).set_index("run")
-    native, horovod = (share_array(shares.reindex(pairs[f"run_{arm}"])) for arm in ("native", "other"))
+    native, horovod = (share_array(shares.reindex(pairs[f"run_{arm}"])) for arm in _ARMS)
     launches = launches_of(pairs, PAIR)
     kept = known_points(launches, native + horovod)[launches.point]
     pairs = pairs[kept].reset_index(drop=True)

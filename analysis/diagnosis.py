@@ -20,7 +20,9 @@ from scipy import special  # type: ignore[import-untyped]
 from analysis.budget import (
     CONTENDED,
     CONTENDED_PARTS,
+    EXPLAINS,
     PARTS,
+    difference_parts,
     host_paced_shares,
     known_points,
     run_shares,
@@ -48,8 +50,6 @@ LEAST_SHOWN_OVERHEAD = 0.01
 # What takes time on 1 worker too is longer or shorter with the pace of each launch as a whole: without an
 # interval nothing is known of it. On 1 worker there is no wire and nobody to wait for.
 VARIES_WITH_THE_PACE = ("compute", "data_wait")
-# Of an overhead, for what is named as its cause: two causes cannot each be the larger half.
-EXPLAINS = 0.5
 # Of a step. Where a quarter of it is wait for images, any growth of it is told, whatever the cores did.
 INPUT_BOUND = 0.25
 # Of worker time. More than any overhead has to have: images come from a disk that other work may share.
@@ -74,6 +74,13 @@ LOST_TO = {"busy_share": "other processes", "uncounted_share": "nothing that was
 
 # Relative. Who is slower by less has no reason to look for a cause.
 LEAST_SLOWER = 0.01
+# Of a difference between frameworks that lies in one of these parts, what a rule finds may be the reason.
+PARTS_OF_RULES = {
+    "host-paced": ("compute", "optimizer", "rest"), "input-bound": ("data_wait",),
+    "core contention": ("compute", "data_wait"), "slower compute": ("compute",),
+    "straggling host": ("compute", "data_wait", "imbalance"), "load imbalance": ("imbalance",),
+    "wire above its floor": ("wire",), "negotiation": ("wire",), "too little work": ("wire",),
+}  # fmt: skip
 
 Numbers = Mapping[str, float]
 # What is at stake, with its interval.
@@ -265,7 +272,10 @@ def main_causes(diagnoses: Sequence[Diagnosis], budget: pd.DataFrame) -> dict[st
 
 
 def slower_arm(advice: Recommendation, diagnoses: Sequence[Diagnosis]) -> str:
-    """Return which framework is slower with the most workers, why, and what cures it; empty where none is."""
+    """Return which framework is slower with the most workers, why, and what cures it; empty where none is.
+
+    Why is where their steps differ: what one arm has as well as the other is no reason.
+    """
     compared = advice.candidates.compared
     rows = [(slower, row) for row in compared if (slower := slower_framework(row))]
     rows = [(slower, row) for slower, row in rows if abs(math.log(row["ratio"])) >= LEAST_SLOWER]
@@ -279,8 +289,16 @@ def slower_arm(advice: Recommendation, diagnoses: Sequence[Diagnosis]) -> str:
         own, others = others, own
     alike = [each for each in compared if each[others] == row[others] and slower_framework(each) != slower]
     ratios = [row[name] if is_native else 1 / row[name] for name in bounded("ratio")]
-    point = (advice.options, slower, row[own], row["workers"])
-    found = (each for each in diagnoses if (each.options, each.framework, each.knobs, each.workers) == point)
+    parts = difference_parts(advice.candidates.study, row, slower)
+    found, of_both = (
+        [each for each in diagnoses if (each.options, each.framework, each.knobs, each.workers) == point]
+        for point in (
+            (advice.options, slower, row[own], row["workers"]),
+            (advice.options, faster, row[others], row["workers"]),
+        )
+    )
+    causes = (each for each in found if set(PARTS_OF_RULES.get(each.rule, ())) & set(parts or ()))
+    cause = next(causes, None)
     names = advice.candidates.study.names
     (line,) = lines(
         "slower",
@@ -289,7 +307,9 @@ def slower_arm(advice: Recommendation, diagnoses: Sequence[Diagnosis]) -> str:
         faster=names[faster] + (f" ({row[others]})" if row[others] else ""),
         share=ratios[0],
         ends=[100 * end for end in sorted(ratios[1:])],
-        cause=next((each for each in found if each.rule != "machine busy"), None),
+        parts=parts,
+        cause=cause,
+        is_of_both=cause and cause.rule in {each.rule for each in of_both},
         cures=[each[own] for each in alike if each["outcome"] == NO_DIFFERENCE and each[own]],
         better=[each[own] for each in alike if slower_framework(each) and each[own]],
     )

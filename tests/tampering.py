@@ -25,6 +25,7 @@ from unet_scaling.study.record_lines import (
     Evaluated,
     Evaluation,
     Header,
+    Phase,
     Result,
     Scores,
     WorkerFacts,
@@ -170,6 +171,38 @@ def slower(factor: float, *, processor: bool = True) -> Change:
         if processor and epoch.cpu:
             new["cpu"] = [scaled_processor(each, factor) for each in epoch.cpu]
         return new
+
+    return epochs(of_epoch)
+
+
+def longer(phase: Phase, share: float, *, only: int | None = None) -> Change:
+    """Return a change by which a phase takes this share of an epoch more, of all workers or of `only` one.
+
+    The others wait for that one, in sync; what is longer, but for the wait for samples and sync, is computed.
+    """
+
+    def of_epoch(epoch: Epoch) -> dict[str, object]:
+        assert epoch.budget
+        assert epoch.cpu
+        more = share * epoch.seconds
+        late = [more if only in (None, worker) else 0.0 for worker in range(len(epoch.cpu))]
+        phases = {name: [*getattr(epoch.budget, name)] for name in PHASE_COLUMNS}
+        processors = []
+        for worker, (own, facts) in enumerate(zip(late, epoch.cpu, strict=True)):
+            phases[PHASE_COLUMNS[phase]][worker] += own
+            phases[PHASE_COLUMNS[Phase.SYNC]][worker] += more - own
+            work = 0.0 if phase in (Phase.SYNC, Phase.DATA_WAIT) else own
+            threads = facts.thread_seconds | {"training": facts.thread_seconds["training"] + work}
+            seconds = facts.process_seconds + work
+            new = {"thread_seconds": threads, "process_seconds": seconds}
+            processors.append(facts.model_copy(update=new))
+        wire = epoch.budget.wire_seconds + (more if phase == Phase.SYNC else 0.0)
+        return {
+            "worker_seconds": [seconds + more for seconds in epoch.worker_seconds],
+            "seconds": epoch.seconds + more,
+            "budget": epoch.budget.model_copy(update=phases | {"wire_seconds": wire, "longest_step": None}),
+            "cpu": processors,
+        }
 
     return epochs(of_epoch)
 
