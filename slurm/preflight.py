@@ -14,7 +14,7 @@ from unet_scaling.study.compute_profile import profile_of
 from unet_scaling.study.config import WRAPPERS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.options import FEWEST_JUDGED_STEPS, FEWEST_TEST_SAMPLES
-from unet_scaling.study.repeats import FIXED_SIGNIFICANCE
+from unet_scaling.study.repeats import FEWEST_ADAPTIVE_REPEATS, FIXED_SIGNIFICANCE
 from unet_scaling.study.texts import HIDE, called, count, duration
 
 FRAMEWORK_PACKAGES: dict[Framework, str] = {
@@ -27,8 +27,6 @@ MOST_COPIES_SHOWN = 3
 SALIENCY_PACKAGE = "xaitk-saliency"
 # Relative, of a launch, and of equal nodes: MLPerf's throughputs of a 3D U-Net vary by 0.3 to 4.6 %.
 USUAL_NOISE = 0.02
-# Fewer give no interval.
-FEWEST_REPEATS = 3
 
 
 def check_inputs(configs: Sequence[RunConfig]) -> None:
@@ -170,17 +168,16 @@ def interval_text(study: StudyConfig) -> str:
 
     By Student's t for the mean logarithm of the ratio over pairs, of launches and nodes that vary alike.
     """
-    if len(study.frameworks) < 2 or not isinstance(study.repeats, int) or study.repeats < FEWEST_REPEATS:
+    repeats = study.repeats
+    if len(study.frameworks) < 2 or not isinstance(repeats, int) or repeats < FEWEST_ADAPTIVE_REPEATS:
         return ""
     # Only here: it takes long to import.
     from scipy import special  # type: ignore[import-untyped]
 
-    quantile = special.stdtrit(study.repeats - 1, 1 - FIXED_SIGNIFICANCE / 2)
-    allocation, jobs = (
-        100 * quantile * math.sqrt(2 * parts / study.repeats) * USUAL_NOISE for parts in (1, 2)
-    )
+    quantile = special.stdtrit(repeats - 1, 1 - FIXED_SIGNIFICANCE / 2)
+    allocation, jobs = (100 * quantile * math.sqrt(2 * parts / repeats) * USUAL_NOISE for parts in (1, 2))
     return (
-        f"{study.repeats} repeats: an interval of about ± {jobs:.1f} % on the ratio of two frameworks, if "
+        f"{repeats} repeats: an interval of about ± {jobs:.1f} % on the ratio of two frameworks, if "
         f"launches and nodes vary by {100 * USUAL_NOISE:g} % each; ± {allocation:.1f} % with all runs on the "
         "same nodes (--one-allocation)"
     )

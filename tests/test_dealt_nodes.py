@@ -1,5 +1,7 @@
 """What a scheduler deals out, nodes, hours and neighbours: noise by chance, else refused."""
 
+import html
+import json
 import random
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -10,8 +12,10 @@ import numpy as np
 import pytest
 
 from analysis.chance import PERMUTATIONS, by_chance, shuffled, unequal_use
+from slurm.preflight import USUAL_NOISE, interval_text
 from tests.honest import START, Honest, Lines, write_honest
-from tests.reports import report_of
+from tests.records import make_study
+from tests.reports import report_of, reported
 from tests.tampering import Runs, config, header, in_turn, processors, slower, started, workers
 from unet_scaling.study.config import RunConfig
 
@@ -226,7 +230,7 @@ def test_neighbours_of_one_framework_withhold(tmp_path: Path) -> None:
 def test_without_study_json_what_was_asked_for_is_not_known_and_nothing_is_claimed(tmp_path: Path) -> None:
     study = write_honest(tmp_path / "study")
     (study / "study.json").unlink()
-    found = report_of(study)
+    found = report_of(study, asked=False)
     assert found.check("asked for and read")[:2] == ("not known", True)
     assert set(found.outcomes) <= {"withheld", "no significant difference"}
     assert "known of one framework only" not in found.report.answers[0].headline
@@ -241,6 +245,51 @@ def test_every_sentence_with_a_number_says_that_a_study_is_unfair(tmp_path: Path
     assert all("caution: no fair comparison" in text for text in report.request_sentences)
 
 
+def on_nodes_of_its_own(study: Path) -> None:
+    as_jobs(study, of_arm("n1", "n2"))
+
+
+def by_night_and_day(study: Path) -> None:
+    as_jobs(study, drawn(1, 4), by_night)
+
+
+def with_a_handicap(study: Path) -> None:
+    Runs(study).of("pytorch_native").change(config(pytorch_native={"bucket_cap_mb": 0.05}))
+
+
+def with_slow_runs_made_again(study: Path) -> None:
+    made_again(study, [1, 3])
+
+
+def without_study(study: Path) -> None:
+    (study / "study.json").unlink()
+
+
+# What is done to an honest study, and what its first screen then says, in every output.
+FIRST_SCREEN: Sequence[tuple[Callable[[Path], None], str]] = (
+    (on_nodes_of_its_own, "No fair comparison, as the fairness table says no to: same nodes"),
+    (by_night_and_day, "No fair comparison, as the fairness table says no to: order interleaved in time"),
+    (with_a_handicap, "native DDP with pytorch_native.bucket_cap_mb = 0.05"),
+    (with_slow_runs_made_again, OUT_OF_ORDER),
+    (without_study, "No fair comparison, as the fairness table says no to: asked for and read"),
+)
+
+
+@pytest.mark.parametrize(("change", "words"), FIRST_SCREEN, ids=[each.__name__ for each, _ in FIRST_SCREEN])
+def test_console_page_and_summaries_say_it_on_their_first_screen(
+    change: Callable[[Path], None], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = write_honest(tmp_path / "study", Honest(advantage=-0.02))
+    change(study)
+    report = reported(study)
+    summary = json.loads((report / "summary.json").read_text())
+    assert words in summary["answers"][0]["headline"]
+    assert words in " ".join(capsys.readouterr().out.split("report: ")[0].split())
+    for name in ("summary.md", "report.html"):
+        text = html.unescape((report / name).read_text()).replace("\\", "")
+        assert words in " ".join(text.split()), name
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_probability_of_an_unequal_use_is_that_of_counting(shared: bool) -> None:
     """Two nodes, five launches of each side: all of one side on one node in 2 of 252 ways to deal them."""
@@ -251,3 +300,14 @@ def test_the_probability_of_an_unequal_use_is_that_of_counting(shared: bool) -> 
     weights = shuffled(is_first, ["4 workers"] * 10)
     probability, _ = by_chance([unequal_use(weights, use)])
     assert probability == (1.0 if shared else pytest.approx(2 / 252, abs=3 * (2 / 252 / PERMUTATIONS) ** 0.5))
+
+
+def test_a_dry_run_says_what_jobs_on_nodes_of_their_own_cost_in_precision() -> None:
+    """Student's t of 4 degrees of freedom is 2.776; a pair has two launches, each perhaps on its own node."""
+    study = make_study("s", repeats=5)
+    text = interval_text(study)
+    allocation = 100 * 2.776 * (2 / 5) ** 0.5 * USUAL_NOISE
+    assert f"± {allocation * 2**0.5:.1f} %" in text
+    assert f"± {allocation:.1f} % with all runs on the same nodes (--one-allocation)" in text
+    assert not interval_text(make_study("s", repeats=2))
+    assert not interval_text(make_study("s", repeats=5, frameworks=["horovod"]))
