@@ -59,9 +59,12 @@ def unlike(
             yield Unlike(pairs, min(1.0, probability * len(series)), list(found)[least])
 
 
-def unless_chance(found: Sequence[Unlike], fact: str) -> Check:
-    """Return a check that forbids claims where something was dealt as chance does not; `fact` if it holds."""
-    for most, check in ((REFUSED, withhold_claims), (SAID, lambda words, _: no(words))):
+def unless_chance(found: Sequence[Unlike], fact: str, refused: float = REFUSED) -> Check:
+    """Return a check that forbids claims where something was dealt as chance does not; `fact` if it holds.
+
+    `refused`: what is less probable; a little more is said.
+    """
+    for most, check in ((refused, withhold_claims), (SAID, lambda words, _: no(words))):
         apart = [each for each in found if each.probability < most]
         if apart:
             words = [

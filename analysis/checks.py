@@ -5,7 +5,6 @@ that are used what is equal, and marks also what no refusal can settle: hosts, c
 What compares two frameworks has a row for each that is compared with native DDP.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -51,14 +50,13 @@ from analysis.machines import (
     check_study_order,
     subject_of,
 )
-from analysis.nodes import check_dealt
+from analysis.nodes import check_shares
 from analysis.stats import FEWEST_REPEATS, kept_though_disturbed
 from analysis.study import COMPARED, NAMES, NOT_RECORDED, POINT, Study
 from analysis.text import Row, clean, count, first_of, lines, listed, repeats_text
 from unet_scaling.study.facts import (
     BATCHES,
     COMPUTING,
-    CORE_NUMBERS,
     DEVICES,
     EVALUATED,
     FACTS,
@@ -81,13 +79,6 @@ from unet_scaling.study.validation import flat_values
 
 # Of the masks alone: equal whatever a network predicts.
 FOREGROUND_COUNTS = ["true_positive", "false_negative"]
-# Of a job, by who submits it: all else of a place a scheduler chooses.
-CHOSEN = ("SLURM_CLUSTER_NAME", "SLURM_CPUS_PER_TASK")
-# Up to it, no more than half of what one framework's runs used was used as much by the other's.
-TOO_FEW_SHARED = 0.5
-# Of five launches of each framework: a host that served all of one, and one of the other.
-MOST_UNEQUAL_SHARE = 0.8
-_ROUNDING = 1e-9
 # More would not be read in one cell of the fairness table, nor in a note.
 _MOST_LISTED = 6
 # Rounding alone, of gradients summed in another order, drove the losses of two trainings of the reference
@@ -197,10 +188,9 @@ def _of_training(subject: Checked) -> Iterator[Check]:
         yield replace(no(fact), check="loss falls")
 
 
-def check_facts(row: str, subject: Checked, dealt: Sequence[Fact] = ()) -> Check:
+def check_facts(row: str, subject: Checked) -> Check:
     """Check what answers for a row: that both frameworks had the same, and that the runs of both tell it.
 
-    What a scheduler `dealt` out is not asked to be the same.
     Runs that differ in a fact that must agree have been refused; what is left are facts that one framework's
     runs alone tell, values that prove nothing, and sets such as hosts, of which each may have had its own.
     """
@@ -210,9 +200,9 @@ def check_facts(row: str, subject: Checked, dealt: Sequence[Fact] = ()) -> Check
     own = [fact for fact in facts if fact.row == row]
     # Which runs are of changed code is as much chance as which had which node.
     free = [fact for fact in own if fact.is_free_set or fact.name == UNCOMMITTED_CHANGES]
-    if apart := _first_at_points(subject, [fact for fact in free if fact not in dealt], _apart):
-        cure = " (submit with --one-allocation)" if row == PLACES else ""
-        return withhold_claims(f"{first_points(apart.values())}: a difference may be theirs{cure}", apart)
+    shares = check_shares(free, subject)
+    if shares.mark != YES:
+        return shares
     proven = {fact.name: _proven(fact, subject.headers) for fact in own}
     unproven = [fact for fact in own if len(proven[fact.name]) < len(subject.headers)]
     of_one = {fact.name: subject.known_of_one(proven[fact.name]) for fact in unproven if fact not in free}
@@ -233,7 +223,7 @@ def check_facts(row: str, subject: Checked, dealt: Sequence[Fact] = ()) -> Check
     ]
     text = first_of([words.strip() for words in told], "fact", _MOST_LISTED, separator="; ")
     if not unproven:
-        return yes(text)
+        return replace(yes(text), remark=shares.remark)
     is_mixed = any(fact.name == UNCOMMITTED_CHANGES and proven[fact.name] for fact in unproven)
     return (no if is_mixed else not_known)(f"not recorded by every run, or no proof: {text}")
 
@@ -247,36 +237,6 @@ def _first_at_points(
         if words := next(filter(None, (words_of(fact, pair, both, subject) for fact in facts)), ""):
             found[pair] = f"{point_name(pair)} {words}"
     return found
-
-
-def _apart(fact: Fact, pair: PointPair, both: Sides, subject: Checked) -> str:
-    """Return what one framework's runs had and the other's had not, in words; else nothing.
-
-    A single host that served nearly all launches of one framework and hardly any of the other is enough to
-    make a difference, however many others they share: an epoch lasts as long as its slowest worker. Not so
-    a single core: Slurm gives jobs now these, now those.
-    """
-    names = names_of_pair(subject.study, pair)
-    # How many launches of each side had each value, in any attempt.
-    used = [
-        Counter(value for run in side for value in values_of(fact, subject.headers[run["run"]].attempts()))
-        for side in both
-    ]
-    if _shared_use(*used) <= TOO_FEW_SHARED:
-        return in_both(fact.name, map(sorted, used), names)
-    for value in sorted({*used[0], *used[1]}) if fact.name != CORE_NUMBERS else ():
-        shares = [own[value] / len(side) for own, side in zip(used, both, strict=True)]
-        if abs(shares[0] - shares[1]) >= MOST_UNEQUAL_SHARE - _ROUNDING:
-            times = [[f"{own[value]} of {len(side)}"] for own, side in zip(used, both, strict=True)]
-            return in_both(f"{fact.name}, launches on {value}", times, names)
-    return ""
-
-
-def _shared_use(first: Counter[str], second: Counter[str]) -> float:
-    """Return which share of the frameworks' use of something is equal: 1 if each was used by both as much."""
-    if not first or not second:
-        return float(not first and not second)
-    return sum(min(first[value] / first.total(), second[value] / second.total()) for value in first & second)
 
 
 def _proven(fact: Fact, headers: Mapping[str, Header]) -> list[str]:
@@ -349,25 +309,16 @@ def check_attempts(subject: Checked) -> Check:
 def check_places(subject: Checked) -> Check:
     """Check that runs of equal worker count ran on the same hosts, devices, cores and partition.
 
-    What a scheduler dealt out for each run is noise, and in the interval: there it is asked whether the
-    frameworks share it as chance has it. A place that only one of them had is refused, or said where launches
-    are too few to tell.
+    What a scheduler dealt out for each run is noise, and in the interval (nodes.py).
     """
     if not subject.headers or not any(run["hosts"] for run in subject.runs):
         return not_known(NOT_RECORDED)
     if are_on_one_machine(subject.runs):
         return yes("all hosts are those of a slowed virtual cluster, and so of one machine")
-    dealt = (
-        [fact for fact in FACTS if fact.row == PLACES and fact.name not in CHOSEN] if subject.is_drawn else []
-    )
-    found = check_facts(PLACES, subject, dealt)
-    if found.mark != YES:
-        return found
-    if dealt:
-        return check_dealt(dealt, subject)
+    found = check_facts(PLACES, subject)
     counts = sorted(grouped(subject.runs, ["workers"]).items())
     differing = [str(workers) for (workers,), runs in counts if len({run["hosts"] for run in runs}) > 1]
-    if differing:
+    if found.mark == YES and differing and not subject.is_drawn:
         workers = ", ".join(differing)
         return no(f"runs on {workers} workers used several sets of hosts; a difference may be theirs")
     return found
@@ -378,9 +329,20 @@ def check_work(subject: Checked) -> Check:
     study = subject.study
     if not study.provenance_known or any(np.isnan(run["images_per_epoch"]) for run in subject.runs):
         return not_known(NOT_RECORDED)
-    if faults := _faults(subject, subject.epochs, "epoch", ("steps", "images", "warmup")):
+    begun = {
+        run: _without_later_starts(table, subject.headers.get(run)) for run, table in subject.epochs.items()
+    }
+    if faults := _faults(subject, begun, "epoch", ("steps", "images", "warmup")):
         return withhold_claims(first_points(faults.values()), faults)
     return yes(f"at equal worker counts every epoch had as many steps and {study.score.samples}")
+
+
+def _without_later_starts(table: RunTable, header: Header | None) -> RunTable:
+    """Return the epochs of a run with the warm-up of its first attempt alone: each attempt has one epoch."""
+    warmup = table["warmup"]
+    if header is None or header.resumed is None or warmup.sum() > header.attempt:
+        return table
+    return {**table, "warmup": warmup & (table["epoch"] == table["epoch"].min())}
 
 
 def check_training(subject: Checked) -> Check:

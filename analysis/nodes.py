@@ -1,7 +1,8 @@
-"""Nodes and devices that a scheduler dealt out: whether two frameworks share them as chance has it.
+"""Nodes, devices and alike: whether two frameworks had their share of each.
 
-Guards against launches of one framework that went to nodes of their own (--nodelist, a reservation, a second
-account), and against a slow node that served one of them. What is dealt at random is left to the interval.
+Guards against launches of one framework that went to nodes of their own (--nodelist, a reservation, another
+account), and a slow node that served one of them: an epoch lasts as long as its slowest worker. What a
+scheduler deals out at random is left to the interval; what a user chose is no chance.
 """
 
 from collections.abc import Sequence
@@ -9,45 +10,56 @@ from dataclasses import replace
 
 import numpy as np
 
-from analysis.chance import Statistics, unequal_use, unless_chance, unlike
-from analysis.contrast import YES, Check, PointPair, in_both, names_of_pair
+from analysis.chance import REFUSED, Statistics, unequal_use, unless_chance, unlike
+from analysis.contrast import YES, Check, PointPair, in_both, names_of_pair, yes
 from analysis.machines import Checked
 from analysis.study import Array
-from analysis.text import Row, count
-from unet_scaling.study.facts import Fact, values_of
+from analysis.text import Row
+from unet_scaling.study.facts import PLACES, Fact, values_of
 
-HOSTS = "hosts"
+# Of a job, by who submits it: all else of a place a scheduler chooses.
+CHOSEN = ("SLURM_CLUSTER_NAME", "SLURM_CPUS_PER_TASK")
+# Where a user chose: three launches of each framework on two hosts lie apart as far as they can in 10 %.
+REFUSED_CHOICE = 0.12
 
 
-def check_dealt(dealt: Sequence[Fact], subject: Checked) -> Check:
-    """Check that no node, device or partition served one framework more often than chance explains."""
+def check_shares(facts: Sequence[Fact], subject: Checked) -> Check:
+    """Check that no value of these sets was of one framework's launches more often than by chance."""
+    dealt = [fact for fact in facts if subject.is_drawn and fact.row == PLACES and fact.name not in CHOSEN]
+    chosen = [fact for fact in facts if fact not in dealt]
+    check = yes("")
+    for of, most in ((chosen, REFUSED_CHOICE), (dealt, REFUSED)):
+        found = list(unlike(subject.sides, lambda *dealt, of=of: _unequal(of, subject, *dealt)))
+        check = unless_chance(found, "", most)
+        if check.mark != YES:
+            cure = " (submit with --one-allocation)" if facts[0].row == PLACES else ""
+            return replace(check, fact=f"{check.fact}: a difference may be theirs{cure}")
+    hosts = [{host for run in side for host in run["hosts"].split()} for side in _both(subject)]
+    is_apart = bool(dealt) and hosts[0].isdisjoint(hosts[1])
+    return replace(check, remark="no node served both frameworks" if is_apart else "")
 
-    def had(run: Row, fact: Fact) -> set[str]:
-        return {*values_of(fact, subject.headers[run["run"]].attempts())}
 
-    def unequal(weights: Array, runs: Sequence[Row], pair: PointPair) -> Statistics:
-        names = names_of_pair(subject.study, pair)
-        found = {}
-        for fact in dealt:
-            each = [had(run, fact) for run in runs]
-            values = sorted(set().union(*each))
-            if len(values) > 1:
-                use = np.array([[value in own for value in values] for own in each])
-                most = int(np.abs(weights[0] @ use).argmax())
-                sides = [use[weights[0] * sign > 0, most] for sign in (1, -1)]
-                told = [[f"{side.sum()} of {len(side)}"] for side in sides]
-                words = in_both(f"{fact.name}, launches on {values[most]}", told, names)
-                found[words] = unequal_use(weights, use)
-        return found
+def _both(subject: Checked) -> tuple[list[Row], list[Row]]:
+    """Return the runs of native DDP, and of the other frameworks, at points that both have."""
+    native, other = ([run for both in subject.sides.values() for run in both[side]] for side in (0, 1))
+    return native, other
 
-    check = unless_chance(list(unlike(subject.sides, unequal)), "")
-    if check.mark != YES:
-        return replace(check, fact=f"{check.fact}: a difference may be theirs (submit with --one-allocation)")
-    hosts = next(fact for fact in dealt if fact.name == HOSTS)
-    sides = zip(*subject.sides.values(), strict=True)
-    both = [{host for runs in side for run in runs for host in had(run, hosts)} for side in sides]
-    nodes = count(len(set().union(*both)), "node")
-    fact = f"a scheduler gave each run its own of {nodes}, to both frameworks alike as far as chance tells"
-    if both and both[0].isdisjoint(both[-1]):
-        return replace(check, fact=fact, remark="no node served both frameworks")
-    return replace(check, fact=fact)
+
+def _unequal(
+    facts: Sequence[Fact], subject: Checked, weights: Array, runs: Sequence[Row], pair: PointPair
+) -> Statistics:
+    """Return how unequally the frameworks had the values of each fact, by the one that differs most."""
+    found = {}
+    for fact in facts:
+        each = [{*values_of(fact, subject.headers[run["run"]].attempts())} for run in runs]
+        values = sorted(set().union(*each))
+        if len(values) > 1:
+            use = np.array([[value in own for value in values] for own in each])
+            most = int(np.abs(weights[0] @ use).argmax())
+            sides = [use[weights[0] * sign > 0, most] for sign in (1, -1)]
+            told = [[f"{side.sum()} of {len(side)}"] for side in sides]
+            words = in_both(
+                f"{fact.name}, launches on {values[most]}", told, names_of_pair(subject.study, pair)
+            )
+            found[words] = unequal_use(weights, use)
+    return found

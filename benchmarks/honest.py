@@ -42,8 +42,9 @@ from slurm.study_folder import in_launch_order
 from tests.records import digest, make_header, make_result, make_workers
 from tests.studies import make_run
 from unet_scaling.study.config import ALL_FRAMEWORKS, RunConfig, StudyConfig
+from unet_scaling.study.disturbance import disturbance
 from unet_scaling.study.files import write_json_with_checksum
-from unet_scaling.study.record import RECORD_NAME, line_with_checksum
+from unet_scaling.study.record import RECORD_NAME, line_with_checksum, read_record
 from unet_scaling.study.record_lines import (
     PHASE_COLUMNS,
     AttemptFacts,
@@ -207,12 +208,12 @@ def write_study(folder: Path, cell: Cell, number: int) -> None:
             lost = slower / EFFICIENCY - 1
         launch = Launch(cluster, config, str(job if cell.jobs else 1000), lost, pace_of_repeat[config.repeat])
         run = make_run(folder / config.run, config)
-        taken = launch.taken()
-        if taken:
-            # Disturbed launches are made again, once.
-            _write(run / "run.disturbed1.jsonl", *launch.trained(taken), float(iou_of_seed[config.repeat]))
-            taken = launch.taken()
-        _write(run / RECORD_NAME, *launch.trained(taken), float(iou_of_seed[config.repeat]))
+        iou = float(iou_of_seed[config.repeat])
+        _write(run / RECORD_NAME, *launch.trained(), iou)
+        # Disturbed launches are made again, once.
+        if cell.busy and disturbance(read_record(run / RECORD_NAME)).reason:
+            (run / RECORD_NAME).rename(run / "run.disturbed1.jsonl")
+            _write(run / RECORD_NAME, *launch.trained(), iou)
 
 
 def has_difference(cell: Cell, number: int) -> bool:
@@ -239,9 +240,10 @@ class Launch:
         is_taken = self.cluster.cell.busy and random.random() < DISTURBED
         return float(random.uniform(0.1, MOST_TAKEN)) if is_taken else 0.0
 
-    def trained(self, taken: float) -> tuple[Header, list[Epoch]]:
+    def trained(self) -> tuple[Header, list[Epoch]]:
         """Return header and epochs, of two attempts where the job was preempted."""
         random, cell = self.cluster.random, self.cluster.cell
+        taken = self.taken()
         pace = self.pace + random.normal(0, LAUNCH_NOISE)
         attempts = 1 + int(cell.preempted and random.random() < PREEMPTED)
         first = EPOCHS if attempts == 1 else int(random.integers(1, EPOCHS))

@@ -27,6 +27,7 @@ from tests.tampering import (
     as_own_task,
     change_study,
     header,
+    in_epochs,
     in_turn,
     processors,
     rows_of,
@@ -204,7 +205,9 @@ def resumed(folder: Path) -> None:
 
     def change(lines: Lines) -> Lines:
         new = {"attempt": 2, "earlier": [lines.header], "resumed": Resumed(epoch=4, step=0)}
-        return replace(lines, header=lines.header.model_copy(update=new))
+        lines = replace(lines, header=lines.header.model_copy(update=new))
+        # The first epoch of every attempt is warm-up.
+        return in_epochs(warmup=lambda epoch: epoch.epoch in (0, 4))(lines)
 
     Runs(folder).of("horovod", workers=[4], repeats=[2]).change(change)
 
