@@ -74,7 +74,7 @@ from unet_scaling.study.facts import (
     version_facts,
 )
 from unet_scaling.study.options import OPTION_TABLES
-from unet_scaling.study.record_lines import Header
+from unet_scaling.study.record_lines import Header, Provenance
 from unet_scaling.study.validation import flat_values
 
 # Of the masks alone: equal whatever a network predicts.
@@ -324,17 +324,40 @@ def check_places(subject: Checked) -> Check:
     return found
 
 
+def check_study(subject: Checked) -> Check | None:
+    """Check that no runs of another study were moved into the folder; no row where all are of one."""
+
+    def study_of(facts: Provenance) -> list[str]:
+        return [facts.config.study] if isinstance(facts, Header) else []
+
+    fact = Fact("data", "studies", "", "", each=study_of)
+    names = values_of(fact, subject.headers.values())
+    if len(names) < 2:
+        return None
+    shares = check_shares([fact], subject)
+    if shares.withholds:
+        return shares
+    return no(f"runs of {len(names)} studies are read as one: {listed(list(map(clean, names)))}")
+
+
 def check_work(subject: Checked) -> Check:
     """Check that both runs of a repeat had equal steps, images and warm-up in every epoch."""
     study = subject.study
     if not study.provenance_known or any(np.isnan(run["images_per_epoch"]) for run in subject.runs):
         return not_known(NOT_RECORDED)
+    if faults := unequal_work(subject):
+        return withhold_claims(first_points(faults.values()), faults)
+    return yes(f"at equal worker counts every epoch had as many steps and {study.score.samples}")
+
+
+def unequal_work(
+    subject: Checked, columns: Sequence[str] = ("steps", "images", "warmup")
+) -> dict[PointPair, str]:
+    """Return the first difference in the work of an epoch at each point, in words."""
     begun = {
         run: _without_later_starts(table, subject.headers.get(run)) for run, table in subject.epochs.items()
     }
-    if faults := _faults(subject, begun, "epoch", ("steps", "images", "warmup")):
-        return withhold_claims(first_points(faults.values()), faults)
-    return yes(f"at equal worker counts every epoch had as many steps and {study.score.samples}")
+    return _faults(subject, begun, "epoch", columns)
 
 
 def _without_later_starts(table: RunTable, header: Header | None) -> RunTable:
@@ -494,6 +517,7 @@ ENTRIES = (
     Entry("one run at a time on a core", check_alone, needs_headers=False),
     Entry("same clock of the cores", check_clocks, needs_headers=False),
     Entry("GPUs alike", check_gpus, needs_headers=False),
+    Entry("runs of one study", check_study),
     Entry("same work per epoch", check_work, needs_headers=False),
     Entry("order interleaved in time", check_order, needs_headers=False),
     Entry("either framework first", check_first, needs_headers=False),

@@ -54,7 +54,14 @@ from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.disturbance import disturbance
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import Criteria
-from unet_scaling.study.record import RECORD_NAME, Record, attempt_records, disturbed_records, read_record
+from unet_scaling.study.record import (
+    RECORD_NAME,
+    Record,
+    attempt_records,
+    attempt_to_set_aside,
+    disturbed_records,
+    read_record,
+)
 from unet_scaling.study.record_lines import Header, ScriptHeader
 from unet_scaling.study.repeats import read_history, stopping_rule
 from unet_scaling.study.run_state import Exclusion, State, first_problem
@@ -87,6 +94,11 @@ def load_study(folder: Path) -> Study:
     recorded = recorded_study(folder)
     study = _studies(name, *runs, recorded.criteria if recorded else Criteria())
     study = replace(_with_other_files(study, folder), folder=folder)
+    lost = [path for path in paths if len(attempt_records(path)) < attempt_to_set_aside(path) - 1]
+    if lost:
+        told = first_of(list(map(records.name_of, lost)), "run", _MOST_OF_MAPS_NAMED)
+        note = f"{told}: records of earlier attempts were removed, perhaps of complete launches"
+        study = replace(study, notes=(*study.notes, note))
     asked = _asked_table(folder, recorded, runs, study) if recorded else None
     until = recorded.until if recorded else None
     early = further = False

@@ -7,13 +7,13 @@ disturbed, at once, chosen, or the same in both studies. IoU of other test image
 import math
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from analysis.checks import disturbed_notes
-from analysis.contrast import with_clocks
+from analysis.checks import disturbed_notes, unequal_work
+from analysis.contrast import PointPair, point_name, with_clocks
 from analysis.iou import COUNTS
 from analysis.load import FINAL_FATES, load_study
 from analysis.machines import (
@@ -24,6 +24,7 @@ from analysis.machines import (
     clashes_of,
     clocks_differ,
     start_seconds,
+    subject_of,
 )
 from analysis.older import load_reference
 from analysis.options import OPERATIONAL, flat_options, labels, shown
@@ -306,7 +307,38 @@ def doubts_on_speed(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -
     """Return what speaks against the throughputs of each match, or nothing."""
     common = _common_launches(a, b)
     clashes = _clashes_between(a, b, {*common.values()})
-    return ["; ".join(_doubts(a, b, match, clashes, common)) for match in matches]
+    work = _unequal_work(a, b, matches)
+    return [
+        "; ".join((*work.get(number, ()), *_doubts(a, b, match, clashes, common)))
+        for number, match in enumerate(matches)
+    ]
+
+
+def _unequal_work(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> Mapping[int, list[str]]:
+    """Return what a report withholds a claim for: other steps, images or epochs of warm-up, by match.
+
+    Where an option was changed, steps and images may be others on purpose.
+    """
+    subjects = {side.letter: subject_of(side.study) for side in (a, b)}
+
+    def named(tables: Mapping[Letter, Mapping[str, Any]]) -> dict[str, Any]:
+        return {f"{letter} {run}": of for letter, own in tables.items() for run, of in own.items()}
+
+    rows = named({letter: {row["run"]: row for row in each.runs} for letter, each in subjects.items()})
+    rows = {run: row | {"run": run} for run, row in rows.items()}
+    both = replace(
+        subjects["A"],
+        headers=named({letter: each.headers for letter, each in subjects.items()}),
+        epochs=named({letter: each.epochs for letter, each in subjects.items()}),
+    )
+    found = {}
+    for number, match in enumerate(matches):
+        pair = PointPair("", "", "", match.a.workers)
+        sides = [[rows[f"A {run}"] for run in match.a.runs], [rows[f"B {run}"] for run in match.b.runs]]
+        columns = ("steps", "images", "warmup") if match.a.settings == match.b.settings else ("warmup",)
+        faults = unequal_work(replace(both, sides={pair: (sides[0], sides[1])}), columns)
+        found[number] = [text.removeprefix(f"{point_name(pair)} ") for text in faults.values()]
+    return found
 
 
 def _doubts(

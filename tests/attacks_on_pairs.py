@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.attacks import MORE, Attack, Do, both, lying_beside
 from tests.attacks import every as in_study
-from tests.honest import START, Honest, write_honest
+from tests.honest import START, Honest, Lines, write_honest
 from tests.records import digest
 from tests.tampering import (
     Change,
@@ -22,6 +22,7 @@ from tests.tampering import (
     results,
     scored,
     slower,
+    with_epochs,
     workers,
 )
 
@@ -48,6 +49,15 @@ def of_b(do: Do) -> Do:
     return lambda folder: do(folder / "b")
 
 
+def slower_half_is_warm_up(lines: Lines) -> Lines:
+    """The first epoch, and of the others those that took longer than most, count for no speed."""
+    usual = sorted(epoch.seconds for epoch in lines.epochs)[len(lines.epochs) // 2]
+    slow = [
+        epoch.model_copy(update={"warmup": epoch.warmup or epoch.seconds > usual}) for epoch in lines.epochs
+    ]
+    return with_epochs(lines, slow)
+
+
 def best_of_twelve(folder: Path) -> None:
     """B keeps the 5 fastest of 12 repeats, under their numbers."""
     shutil.rmtree(folder / "b")
@@ -67,6 +77,8 @@ ON_PAIRS = (
     Attack("B beside other programs", in_b(processors(other_seconds=lambda cpu: 0.2 * cpu.process_seconds))),
     Attack("B with other torch", in_b(header(versions=lambda found: found.versions | {"torch": "2.14.0"}))),
     Attack("B with other losses", in_b(in_epochs(loss=lambda epoch: 1.05 * epoch.loss))),
+    Attack("B calls its slower half warm-up", in_b(slower_half_is_warm_up)),
+    Attack("B leaves out a step", in_b(in_epochs(steps=lambda epoch: epoch.steps - 1))),
     Attack("neither learned anything", in_both(scored(0.001))),
     Attack(
         "B scores its first epochs",

@@ -61,6 +61,7 @@ QUICK = {
     "one arm throttled", "launches of a split second", "masks of another size in one arm",
     "the best epoch as the last", "own task: a score called error_rate",
     "B has the best 5 of 12 repeats", "B at a higher clock", "B with other losses",
+    "B calls its slower half warm-up",
     "neither learned anything", "B has slower launches set aside",
 }  # fmt: skip
 

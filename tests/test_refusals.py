@@ -1,6 +1,7 @@
 """What may not be compared is refused, withheld or remarked on, and the reason names fact and values."""
 
 import itertools
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -8,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.honest import write_honest
+from tests.honest import Honest, write_honest
 from tests.records import digest, make_header, make_point, make_workers, older_log, write_run
 from tests.reports import report_of, report_of_older
+from tests.tampering import Runs, config
 from unet_scaling.study.config import FRAMEWORKS, Framework
+from unet_scaling.study.record import RECORD_NAME, set_record_aside
 from unet_scaling.study.record_lines import Resumed, WorkerFacts
 
 START = datetime(2025, 1, 31, 12, tzinfo=UTC)
@@ -235,6 +238,18 @@ def driven(native: Sequence[str], horovod: Sequence[str]) -> Write:
     return lambda folder: write(folder, runs)
 
 
+def of_studies(*names: str) -> Write:
+    """Pairs of runs that were moved here from the studies of these letters."""
+
+    def write_them(folder: Path) -> None:
+        write_honest(folder, Honest(workers=(2,), repeats=len(names)))
+        for repeat, pair in enumerate(names, start=1):
+            for framework, name in zip(FRAMEWORKS, pair, strict=True):
+                Runs(folder).of(framework, repeats=[repeat]).change(config(study=name))
+
+    return write_them
+
+
 def both(**header: Any) -> Write:
     return lambda folder: write(folder, (run(NATIVE, 2, **header), run("horovod", 2, **header)))
 
@@ -276,6 +291,8 @@ CHECKED: Sequence[tuple[str, Write, str, bool, Sequence[str]]] = [
     (NODES, driven(["550", "550 535"], ["550", "550"]), YES, False, ("version of driver 550, 535",)),
     ("same machine in all attempts", driven(["550", "550 535"], ["550", "550"]), NO, False,
      ("attempt 1 on node1 with version of driver 550, attempt 2 on node1 with version of driver 535",)),
+    ("runs of one study", of_studies("ab", "ba", "aa"), NO, False, ("are read as one: a and b",)),
+    ("runs of one study", of_studies("ab", "ab", "ab"), NO, True, ("a in native DDP, b in Horovod",)),
     ("same software", both(dirty=True), UNKNOWN, False, ()),
     ("same software", lambda folder: write(folder, (*CHANGED, run())), NO, False, ("True, False",)),
     ("equal repeats", unequal_repeats, NO, False, ("1 to 3 per point",)),
@@ -295,6 +312,21 @@ def test_a_row_of_the_fairness_table_says_what_the_records_say(tmp_path: Path, n
     found = report_of(tmp_path).check(check)
     assert found[:2] == (mark, withholds), found
     assert all(word in found[2] for word in words), found
+
+
+def test_a_record_of_an_attempt_that_was_removed_is_named(tmp_path: Path) -> None:
+    """And no number is given again: nothing is written over."""
+    study = write_honest(tmp_path / "study", Honest(workers=(2,), repeats=3))
+    first, *_ = sorted(study.glob("horovod*"))
+    shutil.copy(first / RECORD_NAME, first / "run.attempt2.jsonl")
+    found = report_of(study)
+    assert not found.left_out
+    assert f"{first.name}: records of earlier attempts were removed" in found.notes
+    set_record_aside(first)
+    assert sorted(path.name for path in first.glob("run*.jsonl")) == [
+        "run.attempt2.jsonl",
+        "run.attempt3.jsonl",
+    ]
 
 
 def test_a_fair_study_has_no_unmet_row_and_older_logs_know_but_their_repeats(tmp_path: Path) -> None:

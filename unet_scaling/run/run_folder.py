@@ -55,7 +55,7 @@ from unet_scaling.study.files import remove_unfinished, write_json_with_checksum
 from unet_scaling.study.record import (
     RECORD_NAME,
     RecordWriter,
-    attempt_records,
+    attempt_to_set_aside,
     read_record,
     set_record_aside,
 )
@@ -124,7 +124,7 @@ def _next_attempt(path: Path) -> int:
     with or_user_error(f"{record} cannot be read", cure, EXIT_BAD_DATA), suppress(FileNotFoundError):
         if read_record(record).complete:
             raise UserError(f"{record} is complete; a completed run is never touched. Use another run folder")
-    return len(attempt_records(path)) + record.exists() + 1
+    return attempt_to_set_aside(path) + record.exists()
 
 
 def take_run_folder(run: RunFolder, group: Group, claim: RunClaim) -> None:
@@ -162,8 +162,8 @@ def new_record(run: RunFolder) -> RecordWriter:
     """
     record = run.path / RECORD_NAME
     with or_user_error(f"{record} cannot be written", CURE_OF_WRITING):
-        begun = len(attempt_records(run.path)) + record.exists()
-        if begun + 1 != run.attempt or (record.exists() and read_record(record).complete):
+        number = attempt_to_set_aside(run.path) + record.exists()
+        if number != run.attempt or (record.exists() and read_record(record).complete):
             raise UserError(f"{run.path}: another attempt began while this one started; start it again")
         # What killed workers of earlier attempts were writing: the largest, a checkpoint, may fill a quota.
         reports = report_name("*", "*")

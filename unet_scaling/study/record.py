@@ -189,9 +189,18 @@ def _read_lines(path: Path) -> tuple[Sequence[RecordLine], list[str]]:
 
 
 def attempt_records(folder: Path) -> list[Path]:
-    """Return the records of earlier attempts of the run in this folder, in their order."""
-    count = len(list(folder.glob("run.attempt*.jsonl")))
-    return [folder / f"run.attempt{number}.jsonl" for number in range(1, count + 1)]
+    """Return the records of earlier attempts of the run in this folder, in order; some may be removed."""
+    return sorted(folder.glob("run.attempt*.jsonl"), key=_attempt_number)
+
+
+def _attempt_number(record: Path) -> int:
+    number = record.name.split(".")[1].removeprefix("attempt")
+    return int(number) if number.isdecimal() else 0
+
+
+def attempt_to_set_aside(folder: Path) -> int:
+    """Return the number of the attempt whose record is the next to be set aside."""
+    return max(map(_attempt_number, attempt_records(folder)), default=0) + 1
 
 
 def disturbed_records(folder: Path) -> list[Path]:
@@ -201,7 +210,7 @@ def disturbed_records(folder: Path) -> list[Path]:
 
 def set_record_aside(folder: Path) -> None:
     """Number the record of the newest attempt, so that another attempt may begin. Raises OSError."""
-    (folder / RECORD_NAME).rename(folder / f"run.attempt{len(attempt_records(folder)) + 1}.jsonl")
+    (folder / RECORD_NAME).rename(folder / f"run.attempt{attempt_to_set_aside(folder)}.jsonl")
 
 
 def set_launch_aside(folder: Path, name: str = "") -> Path:
@@ -209,7 +218,7 @@ def set_launch_aside(folder: Path, name: str = "") -> Path:
 
     The name is by default the number of an attempt. Returns the record. Raises OSError.
     """
-    name = name or f"attempt{len(attempt_records(folder)) + 1}"
+    name = name or f"attempt{attempt_to_set_aside(folder)}"
     # First: a record that is still there is set aside once more, and new maps are never taken for old ones.
     if (folder / SALIENCY_FOLDER).exists():
         (folder / SALIENCY_FOLDER).rename(folder / f"{SALIENCY_FOLDER}.{name}")
