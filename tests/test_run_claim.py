@@ -170,7 +170,7 @@ def test_attempts_of_one_run_come_one_after_the_other_and_train_the_same_images(
     write_manifest(check_folder(images, "255"), images / "manifest.json")
     refused = attempt(run, point)
     assert refused.codes == {0: EXIT_BAD_DATA}
-    assert "were trained on other images: attempt 1 had the manifest" in refused.state.reason
+    assert "were trained on other images: SHA-256 of the data's manifest: " in refused.state.reason
     assert "waiting for the end" not in refused.output
     assert "two attempts of one run" not in refusal.read_text(), "of the attempt of this number before"
     for path, content in before.items():
