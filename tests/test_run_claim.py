@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image, ImageOps
 
+from slurm.processes import launch_environment
 from tests.cluster import wait_until
 from tests.faults import Fault, attempt, fault_point
 from tests.studies import make_images, make_run
@@ -150,7 +151,7 @@ def test_attempts_of_one_run_come_one_after_the_other_and_train_the_same_images(
     fault = json.dumps(asdict(Fault("sleep", 5, worker=0, every_step_is_safe=True)))
     train = PROJECT / "pytorch_native" / "train.py"
     command = [sys.executable, str(PROJECT / "tests" / "faulty.py"), str(train), str(run), fault]
-    left = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(PROJECT)})
+    left = subprocess.Popen(command, env=launch_environment() | {"PYTHONPATH": str(PROJECT)})
     try:
         fourth = run / "checkpoint-00000-0000004.pt"
         wait_until(fourth.exists, "the first attempt to train", seconds=300, pause=0.1)
