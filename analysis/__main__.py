@@ -8,6 +8,7 @@
   unet-scaling report --csv FILE            a table of workers and seconds or throughput of your own; - reads
                                             standard input
       [--column seconds=NAME] [--weak]      how its columns are called; whether work grows with the workers
+      [--where cluster=NAME]                which rows, of several kinds in one table
   unet-scaling compare A B                  two studies, before and after a change: --help says more
   unet-scaling predict logs/STUDY --for 8   worker counts that are not measured yet: --help says more
 
@@ -37,6 +38,12 @@ from unet_scaling.study.errors import UserError, run_program
 OTHER_COMMANDS = {"compare": compare_command.main, "predict": predict_command.main}
 # Options that state what the records of a study hold, and older logs do not.
 REFERENCE_OPTIONS = ("images", "batch", "names")
+# Of what the numbers of a table are.
+WORKS = {
+    "weak": "seconds, or steps/s, are of a fixed share of work of each worker",
+    "per-gpu": "throughput is that of each worker",
+    "of-all": "throughput is of all workers, seconds of the same work, though they do not grow faster",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,8 +62,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _require_fitting(options: argparse.Namespace) -> None:
     """Raise UserError for options that only the other kind of logs has."""
-    if not options.csv and (options.column or options.weak):
-        raise UserError("--column and --weak: only with --csv")
+    if not options.csv and (options.column or options.where or options.work):
+        raise UserError("--column, --where, --weak, --per-gpu and --of-all: only with --csv")
     if options.reference:
         return
     given = [name for name in REFERENCE_OPTIONS if getattr(options, name) is not None]
@@ -86,8 +93,12 @@ def command_line() -> CommandLine:
     add = parser.add_argument
     called = "with --csv: what workers, seconds, throughput, framework, repeat or score is called"
     add("--column", action="append", default=[], type=column_name, metavar="COLUMN=NAME", help=called)
-    weak = "with --csv: seconds, or steps/s, are of a fixed share of work of each worker"
-    add("--weak", action="store_true", help=weak)
+    chosen = "with --csv: read the rows of this value of a column; of '*' all, as repeats of one point"
+    add("--where", action="append", default=[], type=column_name, metavar="COLUMN=VALUE", help=chosen)
+    add_work = parser.add_mutually_exclusive_group().add_argument
+    for work, meaning in WORKS.items():
+        told = f"with --csv: {meaning}"
+        add_work(f"--{work}", dest="work", action="store_const", const=work, default="", help=told)
     images = (
         "with --reference: training images of an epoch over all workers, every pass counted "
         "(published study: 1120 images x 80 %% x 2 passes = 1792)"

@@ -1,17 +1,19 @@
 """Anybody's scaling table: workers and seconds, or throughput, by column name, into the tables of a study.
 
-One row is one launch: several rows of one framework and worker count are repeats, and give intervals. Nothing
-else is known of the launches, and the report says so.
+One row is one launch: several rows of one framework and worker count are repeats, and give intervals, unless
+a column that is not read makes them unlike. Nothing else is known of the launches, and the report says so.
 """
 
 import csv
 import io
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -22,6 +24,7 @@ from analysis.records import escape_unprintable
 from analysis.study import (
     EPOCH_COLUMNS,
     EVALUATION_COLUMNS,
+    NAMES,
     NAN,
     SECONDS_PER_HOUR,
     Names,
@@ -32,6 +35,7 @@ from analysis.study import (
     names_of,
     run_table,
 )
+from analysis.text import first_of
 from unet_scaling.study.config import ALL_FRAMEWORKS, Framework
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.texts import WORDS_OF_LOSSES, did_you_mean
@@ -71,9 +75,21 @@ WORDS_OF_TIMES = {*SECONDS_OF_UNIT, *TIMED, "per", "wall", "elapsed", "total", "
 STEPS = re.compile("(it|iter|iteration|step|batch|minibatch)(e?s)?")  # of all workers together or of each
 # Marks of thousands and of decimals.
 MARKS = ((",", "."), (".", ","))
+# Columns of such a name are of the launch alone.
+NAMES_OF_REPEATS = {
+    "seed", "run", "runid", "id", "index", "number", "job", "jobid", "date", "day", "start", "timestamp",
+}  # fmt: skip
+_MOST_SHOWN = 4
+# As the value of a column in `where`.
+EVERY = "*"
+# Of workers and of speed: to so many times the workers, one that does not even grow to this is none of all.
+LEAST_GROWTH, MOST_CONSTANT = 4, 1.05
 _MOST_WORKERS = 10_000_000
 _SMALLEST, _LARGEST = 1e-12, 1e12
 _Numbers = NDArray[np.float64]
+Work = Literal["", "weak", "per-gpu", "of-all"]
+Rows = list[tuple[int, list[str]]]
+Point = tuple[Framework, float]
 _CANNOT_SAY = (
     "read from a table: code, versions, data, hosts, devices and order of the launches are not known, so "
     "nothing says whether they may be compared",
@@ -98,15 +114,20 @@ class CsvColumn:
                 raise UserError(f"{line}: {self.name} is {cell!r}; {reason}", EXIT_BAD_DATA)
 
 
-def load_csv(source: str, columns: Mapping[str, str], weak: bool = False) -> Study:
+def load_csv(
+    source: str, columns: Mapping[str, str], work: Work = "", where: Mapping[str, str] | None = None
+) -> Study:
     """Read a table from a file, or from standard input for "-".
 
-    `columns`: the name of a column for each of KNOWN_NAMES that is called otherwise. `weak`: seconds and
-    steps are of work that grows with the workers, as with a fixed batch of each. Raises UserError with line
-    and column.
+    `columns`: the name of a column for each of KNOWN_NAMES that is called otherwise. `work`: "weak": seconds
+    and steps are of work that grows with the workers, as with a fixed batch of each; "per-gpu": throughput is
+    of each worker; "of-all": neither, though the numbers look like it. `where`: the rows to read, by the
+    value of a column, or EVERY where its values are repeats. Raises UserError with line and column.
     """
+    where = where or {}
     name = "standard input" if source == STANDARD_INPUT else source
     (top, header), rows, delimiter = _rows(_text(source), name)
+    rows = _chosen(header, rows, where, name)
     lines = [f"{name}:{number}" for number in (top, *(number for number, _ in rows))]
     places = _places(header, columns, name)
     table = {
@@ -122,16 +143,24 @@ def load_csv(source: str, columns: Mapping[str, str], weak: bool = False) -> Stu
     measured = table.get("throughput") or table["seconds"]
     amounts = _numbers(measured)
     measured.refuse(amounts < _SMALLEST, f"it must be {_SMALLEST:g} or more")
-    speeds, work = _speeds(measured, amounts, workers, weak)
-    unread = ", ".join(title for place, title in enumerate(header) if title and place not in places.values())
-    notes = [work, f"columns not read: {escape_unprintable(unread)}"] if unread else [work]
+    speeds, meant = _speeds(measured, amounts, workers, work)
+    unread = [place for place, title in enumerate(header) if title and place not in places.values()]
+    titles = ", ".join(header[place] for place in unread)
+    notes = [meant, *([f"columns not read: {escape_unprintable(titles)}"] if unread else [])]
+    notes += [escape_unprintable(f"read where {title} is {value}") for title, value in where.items()]
     arms: Names = {ALL_FRAMEWORKS[0]: "unnamed framework"}  # one arm, whatever it is
     frameworks = [ALL_FRAMEWORKS[0]] * len(rows)
     if "framework" in table:
         frameworks = _frameworks(table["framework"])
         arms = names_of(set(frameworks))
     scores = _scores(table["score"]) if "score" in table else np.full(len(rows), NAN)
-    repeats = _repeats([*zip(frameworks, workers, strict=True)], table.get("repeat"))
+    points: list[Point] = [*zip(frameworks, workers, strict=True)]
+    for place in unread:
+        if header[place] not in where:
+            notes += _unlike(header[place], [cells[place] for _, cells in rows], points, lines[0])
+    repeats = _repeats(points, table.get("repeat"))
+    if not work:
+        _refuse_constant(measured, pd.Series(speeds, index=pd.MultiIndex.from_tuples(points)))
     found = zip(rows, frameworks, workers, repeats, speeds, scores, strict=True)
     runs = [
         Run(
@@ -148,6 +177,63 @@ def load_csv(source: str, columns: Mapping[str, str], weak: bool = False) -> Stu
         for (number, _), framework, count, repeat, speed, score in found
     ]
     return _study(source, table, runs, arms, *notes)
+
+
+def _chosen(header: Sequence[str], rows: Rows, where: Mapping[str, str], name: str) -> Rows:
+    """Return the rows that have these values. Raises UserError where a column or value is not there."""
+    for title, value in where.items():
+        if title not in header:
+            raise UserError(
+                f"--where {title}={value}: {did_you_mean(title, header)}{name} has {', '.join(header)}"
+            )
+        place = header.index(title)
+        found = dict.fromkeys(cells[place] for _, cells in rows)
+        if value not in {*found, EVERY}:
+            raise UserError(f"--where {title}={value}: no row has it; {title} is {', '.join(found)}")
+        rows = [(number, cells) for number, cells in rows if value in (cells[place], EVERY)]
+    return rows
+
+
+def _unlike(title: str, cells: Sequence[str], points: Sequence[Point], line: str) -> list[str]:
+    """Return a note on a column that is not read where each framework has one value of its own in it.
+
+    Raises UserError where rows of one point differ in it by values that come back at other points, as batch
+    sizes and clusters do: they are no repeats. What is measured hardly comes back; of numbers with decimals,
+    all have to, as learning rates do. Dates, seeds and numbers of runs are those of repeats.
+    """
+    is_read_otherwise = any(_is(name, title) for name in ("seconds", "throughput"))
+    if is_read_otherwise or "".join(_words(title)) in NAMES_OF_REPEATS:
+        return []
+    table = pd.DataFrame({"point": points, "arm": [arm for arm, _ in points], "cell": cells})
+    values = [set(own) for _, own in table.groupby("point", sort=False)["cell"]]
+    times = Counter(chain.from_iterable(values))
+    again = {cell for cell in times if times[cell] > 1}
+    is_measured = any(re.fullmatch(r"[-+]?\d*[.,]\d+", cell) for cell in cells)
+    if any(own <= again if is_measured else own & again for own in values if len(own) > 1):
+        found = [*dict.fromkeys(cells)]
+        raise UserError(
+            f"{line}: rows of one worker count differ in {title!r}: {first_of(found, 'value', _MOST_SHOWN)}; "
+            f"read one by --where '{title}={found[0]}', or all as repeats by --where '{title}={EVERY}'"
+        )
+    of_arms = table.groupby("arm", sort=False)["cell"].agg(["min", "nunique"])
+    if of_arms["nunique"].max() > 1 or of_arms["min"].nunique() < 2:
+        return []
+    arms = dict.fromkeys(arm for arm, _ in points)
+    told = [f"{cell} in {NAMES[arm]}" for arm, cell in zip(arms, of_arms["min"], strict=True)]
+    return [escape_unprintable(f"{title}, which is not read: {', '.join(told)}")]
+
+
+def _refuse_constant(measured: CsvColumn, speeds: "pd.Series[float]") -> None:
+    """Raise UserError where no number of workers is faster than the smallest: is it of each of them?"""
+    is_of_work = measured.name == "seconds" or _is_of_steps(measured)
+    for _, own in speeds.groupby(level=0, sort=False):
+        of_counts = own.groupby(level=1).median()
+        first, last = of_counts.index[0], of_counts.index[-1]
+        if last < LEAST_GROWTH * first or of_counts.max() > MOST_CONSTANT * of_counts.iloc[0]:
+            continue
+        each = "--weak where each has its own share" if is_of_work else "--per-gpu where it is of each worker"
+        found = f"{measured.title!r} is no faster on {last:g} workers than on {first:g}"
+        raise UserError(f"{measured.lines[0]}: {found}: add {each}, or --of-all where it is of all together")
 
 
 def _study(source: str, table: Mapping[str, CsvColumn], rows: list[Run], arms: Names, *notes: str) -> Study:
@@ -197,7 +283,7 @@ def _text(source: str) -> str:
         raise UserError(f"--csv {source}: byte {error.start} is not UTF-8; save the table as UTF-8") from None
 
 
-def _rows(text: str, name: str) -> tuple[tuple[int, list[str]], list[tuple[int, list[str]]], str]:
+def _rows(text: str, name: str) -> tuple[tuple[int, list[str]], Rows, str]:
     """Return the header and each row with its line number, and what ends a column.
 
     Comments (#) are no rows, nor is the line of dashes in a Markdown table. Where the first row has a number
@@ -304,20 +390,30 @@ def _unit_of_time(measured: CsvColumn, words: Sequence[str]) -> float:
     return max(seconds, default=1.0)
 
 
-def _speeds(measured: CsvColumn, amounts: _Numbers, workers: _Numbers, weak: bool) -> tuple[_Numbers, str]:
+def _is_of_steps(measured: CsvColumn) -> bool:
+    """Return whether a throughput counts steps, of all workers together or of each."""
+    words = _words(measured.title)
+    counted = [word for word, after in pairwise(words) if after == "per"] or words
+    return measured.name == "throughput" and any(STEPS.fullmatch(word) for word in counted)
+
+
+def _speeds(measured: CsvColumn, amounts: _Numbers, workers: _Numbers, work: Work) -> tuple[_Numbers, str]:
     """Return the speed of all workers together in each row, and of what work it is taken to be."""
     title = escape_unprintable(measured.title)
     words = _words(title)
     unit = _unit_of_time(measured, words)
-    counted = [word for word, after in pairwise(words) if after == "per"] or words
+    is_of_steps = _is_of_steps(measured)
     speeds = amounts
+    weak = work == "weak"
+    if work == "per-gpu" and (is_of_steps or measured.name == "seconds"):
+        raise UserError(f"--per-gpu changes nothing of {title!r}; leave it out, or say --weak")
     if measured.name == "seconds":
         speeds = 1 / (amounts * unit)
         title += f" ({unit:g} s each)" if unit != 1 else ""
-    elif "per worker" in words or not any(STEPS.fullmatch(word) for word in counted):
+    elif "per worker" in words or not is_of_steps:
         if weak:
             raise UserError(f"--weak changes nothing of {title!r}; leave it out")
-        if "per worker" in words:
+        if "per worker" in words or work == "per-gpu":
             return speeds * workers, f"{title} is of each worker: multiplied by the number of workers"
         return speeds, "throughput is taken as that of all workers together"
     if weak:
@@ -386,7 +482,7 @@ def _frameworks(column: CsvColumn) -> list[Framework]:
     return arms
 
 
-def _repeats(points: Sequence[tuple[Framework, float]], column: CsvColumn | None) -> list[int]:
+def _repeats(points: Sequence[Point], column: CsvColumn | None) -> list[int]:
     """Return which repeat each launch is of: those of one name, or else of one place among their point's."""
     labels = column.cells if column else [""] * len(points)
     launches = pd.DataFrame({"point": points, "label": labels})

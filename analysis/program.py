@@ -120,7 +120,7 @@ def report_study(options: argparse.Namespace) -> int:
     if options.csv not in (None, "-") and Path(options.csv).resolve().parent == folder.resolve():
         raise UserError(f"--output {folder} holds {options.csv} itself; name a folder of its own")
     if options.csv:
-        study = load_csv(options.csv, dict(options.column), options.weak)
+        study = load_csv(options.csv, dict(options.column), options.work, dict(options.where))
     elif options.reference:
         names = names_of() if options.names is None else arm_names(options.names)
         study = load_reference(source, epoch_work(options.images, options.batch), names)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analysis.__main__ import main
-from analysis.csv_table import load_csv
+from analysis.csv_table import Work, load_csv
 from analysis.points import summarise
 from unet_scaling.study.errors import UserError
 
@@ -25,8 +25,8 @@ def table(folder: Path, text: str) -> str:
     return str(path)
 
 
-def speedups(source: str, **options: bool) -> dict[tuple[str, int], float]:
-    points = summarise(load_csv(source, {}, **options))
+def speedups(source: str, work: Work = "") -> dict[tuple[str, int], float]:
+    points = summarise(load_csv(source, {}, work))
     return {(row["framework"], row["workers"]): round(row["speedup"], 3) for row in points.to_dict("records")}
 
 
@@ -46,7 +46,7 @@ def test_a_european_table_gives_the_report_of_both_frameworks(
 def test_seconds_are_of_the_same_work_or_of_each_workers_share(tmp_path: Path) -> None:
     source = table(tmp_path, "n,seconds\n1,10\n4,4\n")
     assert speedups(source)["pytorch_native", 4] == 2.5
-    assert speedups(source, weak=True)["pytorch_native", 4] == 10.0
+    assert speedups(source, "weak")["pytorch_native", 4] == 10.0
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_the_unit_in_a_title_counts(title: str, seconds: float, tmp_path: Path) 
 
 def test_steps_grow_with_the_workers_where_told(tmp_path: Path) -> None:
     source = table(tmp_path, "n,speed (batches/s)\n1,10\n4,9\n")
-    assert speedups(source)["pytorch_native", 4] == 0.9
-    assert speedups(source, weak=True)["pytorch_native", 4] == 3.6
+    assert speedups(source, "of-all")["pytorch_native", 4] == 0.9
+    assert speedups(source, "weak")["pytorch_native", 4] == 3.6
 
 
 @pytest.mark.parametrize("text", ["accuracy [%]\n1,2,95.5", "accuracy\n1,2,95.5 %", "accuracy\n1,2,.955"])
@@ -170,15 +170,88 @@ def test_launches_of_a_repeat_are_those_of_its_name(tmp_path: Path) -> None:
     assert dict(zip(runs["seconds_per_epoch"], runs["repeat"], strict=True)) == {1: 1, 2: 2, 20: 2, 10: 1}
 
 
+def launches(*rows: str, repeats: int = 2) -> str:
+    """Rows of 1, 2, 4 workers, each value of a further column `repeats` times: "16" or "16 at 4"."""
+    lines = []
+    for count in (1, 2, 4):
+        for row in rows:
+            value, _, only = row.partition(" at ")
+            for repeat in range(repeats if only in ("", str(count)) else 0):
+                lines.append(f"{count},{100 * count + repeat},{value.replace('REPEAT', str(repeat))}\n")
+    return "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("title", "rows", "refused"),
+    [
+        (
+            "cluster",
+            ["mahti", "puhti"],
+            "'cluster': mahti, puhti; read one by --where 'cluster=mahti', or all as",
+        ),
+        ("batch", ["16", "32"], "differ in 'batch': 16, 32"),
+        ("batch", ["16", "32 at 4"], "differ in 'batch': 16, 32"),
+        ("lr", ["0.1", "0.01"], "differ in 'lr': 0.1, 0.01"),
+        ("batch", ["16"], ""),
+        ("seed", ["REPEAT"], ""),
+        ("memory [GB]", ["3.1REPEAT at 1", "3.2REPEAT at 2", "3.3REPEAT at 4"], ""),
+        ("host", ["a at 1", "b at 2", "c at 4"], ""),
+    ],
+)
+def test_rows_that_a_column_makes_unlike_are_no_repeats(
+    title: str, rows: list[str], refused: str, tmp_path: Path
+) -> None:
+    source = table(tmp_path, f"n,img/s,{title}\n{launches(*rows)}")
+    if not refused:
+        assert set(summarise(load_csv(source, {}))["repeats"]) >= {2}
+        return
+    with pytest.raises(UserError, match=refused):
+        load_csv(source, {})
+    value = rows[0]
+    assert summarise(load_csv(source, {}, where={title: value}))["repeats"].tolist() == [2, 2, 2]
+    study = load_csv(source, {}, where={title: "*"})
+    assert len(study.runs) == launches(*rows).count("\n")
+    assert f"read where {title} is *" in study.notes
+
+
+def test_a_column_that_tells_the_arms_apart_is_named(tmp_path: Path) -> None:
+    text = "n,img/s,framework,batch\n" + "".join(
+        f"{count},{100 * count},{framework}\n" for count in (1, 2) for framework in ("DDP,16", "hvd,32")
+    )
+    assert (
+        "batch, which is not read: 16 in native DDP, 32 in Horovod"
+        in load_csv(table(tmp_path, text), {}).notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("title", "numbers", "asked", "work", "speedup"),
+    [
+        ("img/s", (100, 99, 98, 97), "--per-gpu where it is of each worker, or --of-all", "per-gpu", 7.76),
+        ("img/s", (100, 95, 88, 70), "is no faster on 8 workers than on 1", "of-all", 0.7),
+        ("seconds", (10, 10, 10.1, 10), "--weak where each has its own share, or --of-all", "weak", 8.0),
+    ],
+)  # fmt: skip
+def test_numbers_that_do_not_grow_are_asked_for(
+    title: str, numbers: tuple[float, ...], asked: str, work: Work, speedup: float, tmp_path: Path
+) -> None:
+    rows = "".join(f"{count},{number}\n" for count, number in zip((1, 2, 4, 8), numbers, strict=True))
+    source = table(tmp_path, f"n,{title}\n{rows}")
+    with pytest.raises(UserError, match=asked):
+        load_csv(source, {})
+    assert speedups(source, work)["pytorch_native", 8] == speedup
+    assert main(["--csv", source, f"--{work}", "--output", str(tmp_path / "report")]) == 0
+
+
 def test_options_of_a_table_are_refused_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="--column and --weak: only with --csv"):
+    with pytest.raises(UserError, match="--column, --where, --weak, --per-gpu and --of-all: only with --csv"):
         main([str(tmp_path), "--weak"])
     with pytest.raises(UserError, match=r"--column time=\.\.\.: no such column; allowed: workers, seconds"):
         load_csv(table(tmp_path, "n,seconds\n1,2\n"), {"time": "seconds"})
     with pytest.raises(UserError, match="only one of them is read"):
         load_csv(table(tmp_path, "n,a,b\n1,2,3\n"), {"seconds": "a", "throughput": "b"})
     with pytest.raises(UserError, match="--weak changes nothing of 'img/s'; leave it out"):
-        load_csv(table(tmp_path, "n,img/s\n1,2\n"), {}, weak=True)
+        load_csv(table(tmp_path, "n,img/s\n1,2\n"), {}, "weak")
     with pytest.raises(UserError, match="--csv nosuch: No such file"):
         load_csv("nosuch", {})
     with (tmp_path / "closed").open("w") as unreadable:
