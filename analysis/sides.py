@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from analysis.checks import disturbed_notes, unequal_work
+from analysis.checks import disturbed_notes, work_faults
 from analysis.contrast import PointPair, point_name, with_clocks
 from analysis.iou import COUNTS
 from analysis.load import FINAL_FATES, load_study
@@ -307,14 +307,14 @@ def doubts_on_speed(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -
     """Return what speaks against the throughputs of each match, or nothing."""
     common = _common_launches(a, b)
     clashes = _clashes_between(a, b, {*common.values()})
-    work = _unequal_work(a, b, matches)
+    work = _work_faults(a, b, matches)
     return [
         "; ".join((*work.get(number, ()), *_doubts(a, b, match, clashes, common)))
         for number, match in enumerate(matches)
     ]
 
 
-def _unequal_work(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> Mapping[int, list[str]]:
+def _work_faults(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> Mapping[int, list[str]]:
     """Return what a report withholds a claim for: other steps, images or epochs of warm-up, by match.
 
     Where an option was changed, steps and images may be others on purpose.
@@ -336,7 +336,7 @@ def _unequal_work(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> 
         pair = PointPair("", "", "", match.a.workers)
         sides = [[rows[f"A {run}"] for run in match.a.runs], [rows[f"B {run}"] for run in match.b.runs]]
         columns = ("steps", "images", "warmup") if match.a.settings == match.b.settings else ("warmup",)
-        faults = unequal_work(replace(both, sides={pair: (sides[0], sides[1])}), columns)
+        faults = work_faults(replace(both, sides={pair: (sides[0], sides[1])}), columns)
         found[number] = [text.removeprefix(f"{point_name(pair)} ") for text in faults.values()]
     return found
 

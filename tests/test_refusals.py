@@ -292,7 +292,7 @@ CHECKED: Sequence[tuple[str, Write, str, bool, Sequence[str]]] = [
     ("same machine in all attempts", driven(["550", "550 535"], ["550", "550"]), NO, False,
      ("attempt 1 on node1 with version of driver 550, attempt 2 on node1 with version of driver 535",)),
     ("runs of one study", of_studies("ab", "ba", "aa"), NO, False, ("are read as one: a and b",)),
-    ("runs of one study", of_studies("ab", "ab", "ab"), NO, True, ("a in native DDP, b in Horovod",)),
+    ("runs of one study", of_studies("ab", "ab", "ab"), NO, True, ("on a: 3 of 3 in native DDP, 0 of 3 in",)),
     ("same software", both(dirty=True), UNKNOWN, False, ()),
     ("same software", lambda folder: write(folder, (*CHANGED, run())), NO, False, ("True, False",)),
     ("equal repeats", unequal_repeats, NO, False, ("1 to 3 per point",)),
