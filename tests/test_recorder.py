@@ -22,7 +22,15 @@ from tests.records import write_run
 from unet_scaling import record
 from unet_scaling.measure import epoch_meter
 from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT
-from unet_scaling.record.meter import NO_LENGTH, NO_MODEL, NOT_ONE_FORWARD, OTHER_LENGTH, PASSES_IN_UPDATE
+from unet_scaling.record.meter import (
+    EVALUATED_ALWAYS,
+    EVALUATED_BY_SOME,
+    NO_LENGTH,
+    NO_MODEL,
+    NOT_ONE_FORWARD,
+    OTHER_LENGTH,
+    PASSES_IN_UPDATE,
+)
 from unet_scaling.record.recording import count_samples
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
@@ -42,9 +50,11 @@ def make_batches(count: int = BATCHES) -> list[Tensor]:
 class Loop:
     """A hand-written loop in this process, on one worker."""
 
-    def __init__(self, logs: Path, *, hooked: bool = True) -> None:
+    def __init__(self, logs: Path, *, hooked: bool = True, wrapped: bool = False) -> None:
         self.logs = logs
         self.model: nn.Module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+        if wrapped:
+            self.model = nn.DataParallel(self.model)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.run = record.begin(
             study=STUDY,
@@ -197,6 +207,70 @@ def test_says_why_there_is_no_budget_and_records_the_speed_alone(
         step(loop, batch)
     (epoch,) = loop.finish().epochs
     assert (epoch.budget, epoch.no_budget, epoch.images) == (None, reason, BATCHES * BATCH)
+
+
+SLEEP_SECONDS = 0.2
+
+
+def _evaluate(model: nn.Module) -> None:
+    """Two passes, as over a test set, each with its loading."""
+    model.eval()
+    with torch.no_grad():
+        for _ in range(2):
+            model(torch.randn(BATCH, 3))
+            time.sleep(SLEEP_SECONDS)
+    model.train()
+
+
+@pytest.mark.parametrize("place", ["before", "after", "paused", "what is wrapped", "last"])
+def test_an_evaluation_within_an_epoch_is_no_training(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = Loop(tmp_path, wrapped=True)
+    model = next(loop.model.children()) if place == "what is wrapped" else loop.model
+    for number, batch in enumerate(loop.run.epoch(make_batches())):
+        is_due = number == (BATCHES - 1 if place == "last" else 1)
+        if is_due and place == "before":
+            _evaluate(model)
+        loop.step(batch)
+        if is_due and place == "paused":
+            with loop.run.paused():
+                time.sleep(2 * SLEEP_SECONDS)
+        elif is_due and place != "before":
+            _evaluate(model)
+    (epoch,) = loop.finish().epochs
+    assert epoch.seconds < SLEEP_SECONDS
+    assert epoch.budget is not None
+    assert epoch.budget.worker_sums() == pytest.approx(epoch.worker_seconds, rel=1e-3)
+    assert ("of an evaluation within an epoch" in capsys.readouterr().err) == (place != "paused")
+
+
+def test_a_pass_in_evaluation_mode_in_every_batch_is_part_of_the_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = Loop(tmp_path)
+    for batch in loop.run.epoch(make_batches()):
+        _evaluate(loop.model)
+        loop.step(batch)
+    (epoch,) = loop.finish().epochs
+    assert epoch.seconds > 2 * BATCHES * SLEEP_SECONDS
+    assert epoch.no_budget == EVALUATED_ALWAYS
+    assert EVALUATED_ALWAYS in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "reason"), [([], None), (["--first-evaluates"], EVALUATED_BY_SOME)], ids=["even", "one"]
+)
+def test_samples_that_fill_the_workers_count_once_and_what_one_worker_evaluates_is_said(
+    options: list[str], reason: str | None, tmp_path: Path
+) -> None:
+    texts = outputs(start_torchrun_workers("ddp.py", 2, tmp_path, "--images", "63", *options))
+    (found,) = records(tmp_path)
+    assert [epoch.images for epoch in found.epochs] == [63] * 3
+    assert [epoch.no_budget for epoch in found.epochs] == [reason] * 3
+    assert texts[0].count("1 samples that the loader repeats to fill its workers are not counted") == 1
+    assert (reason or "images/s") in texts[0]
 
 
 def no_memory(*_: object, **__: object) -> None:

@@ -1,8 +1,9 @@
 """A training script such as one writes after a tutorial on DDP, with the variables that torchrun sets.
 
-    ddp.py STUDY LOGS [--epochs N] [--images N] [--width N] [--wait SECONDS]
+    ddp.py STUDY LOGS [--epochs N] [--images N] [--width N] [--wait SECONDS] [--first-evaluates]
 
-It prints the images per second of each epoch by its own clock. With --wait it sleeps after the last epoch.
+It prints the images per second of each epoch by its own clock. With --wait it sleeps after the last epoch;
+with --first-evaluates worker 0 evaluates in each first batch.
 """
 
 import argparse
@@ -44,6 +45,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--width", type=int, default=8)
     parser.add_argument("--wait", type=float, default=0.0)
+    parser.add_argument("--first-evaluates", action="store_true")
     return parser.parse_args()
 
 
@@ -73,7 +75,11 @@ def main() -> None:
         if sampler:
             sampler.set_epoch(epoch)
         began = time.perf_counter()
-        for inputs, labels in run.epoch(loader):
+        for batch, (inputs, labels) in enumerate(run.epoch(loader)):
+            if arguments.first_evaluates and not batch and distributed.get_rank() == 0:
+                with torch.no_grad():
+                    model.eval()(inputs)
+                model.train()
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(inputs), labels)
             loss.backward()  # type: ignore[no-untyped-call]

@@ -12,7 +12,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from unet_scaling.record.meter import Marks
-from unet_scaling.record.recording import Recording, RunOptions, count_samples, group_of_script
+from unet_scaling.record.recording import (
+    Recording,
+    RunOptions,
+    count_samples,
+    group_of_script,
+    samples_of_data,
+)
 from unet_scaling.study.record_lines import Phase
 
 FRAMEWORK = "lightning"
@@ -40,7 +46,9 @@ class RecorderCallback(Callback):  # type: ignore[misc]
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         batches = trainer.num_training_batches
-        self.recording.begin_epoch(int(batches) if math.isfinite(batches) else None)
+        is_whole_pass = trainer.limit_train_batches == 1.0
+        samples = samples_of_data(trainer.train_dataloader) if is_whole_pass else 0
+        self.recording.begin_epoch(int(batches) if math.isfinite(batches) else None, samples)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int

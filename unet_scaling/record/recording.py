@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
@@ -127,6 +127,17 @@ class Recording:
         self._folder = Path()
         self._has_ended = False
         self.is_in_epoch = False
+        self._remarked: set[str] = set()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let the clock of this worker stand within an epoch, as for an evaluation or a checkpoint."""
+        if not self.is_in_epoch:
+            yield
+            return
+        self.meter.pause()
+        yield
+        self.meter.resume()
 
     def epoch(
         self,
@@ -193,11 +204,14 @@ class Recording:
         facts = own_facts(self._group.identity, self._group.device, speed_variables())
         return self._group.gather_models(facts)
 
-    def begin_epoch(self, batches: int | None) -> None:
-        """Start the clocks of all workers together, for so many batches; None: not known."""
+    def begin_epoch(self, batches: int | None, samples: int = 0) -> None:
+        """Start the clocks of all workers together, for so many batches; None: not known.
+
+        `samples` are those of the data set, where the epoch is one pass over all of it.
+        """
         self._leave_epoch()
         self.is_in_epoch = True
-        self.meter.begin(batches)
+        self.meter.begin(batches, samples)
 
     def end_epoch(self) -> None:
         """Gather what all workers measured, outside their clocks, and write it down."""
@@ -207,6 +221,12 @@ class Recording:
             self._warn("an epoch without a sample is not recorded")
         else:
             self._write(epoch)
+        for remark in self.meter.remarks:
+            # Of each kind once.
+            kind = re.sub(r"[0-9.e+-]+", "", remark)
+            if kind not in self._remarked:
+                self._remarked.add(kind)
+                self._warn(remark)
 
     def _leave_epoch(self) -> None:
         """Give up an epoch whose loop was left: when its last step ended is not known."""
@@ -253,13 +273,23 @@ class RecordedBatches(Generic[Item]):
         length = None
         with suppress(TypeError):
             length = len(self)
-        self.recording.begin_epoch(length)
+        # A script that counts by itself counts other things, and may end before the loader does.
+        is_whole_pass = self.steps is None and self.samples is count_samples
+        self.recording.begin_epoch(length, samples_of_data(self.batches) if is_whole_pass else 0)
         for batch in islice(self.batches, self.steps):
             self.recording.meter.arrived(self.samples(batch))
             yield batch
             self.recording.meter.done()
         # Not in a finally clause: a worker that leaves its loop early must not wait here for the others.
         self.recording.end_epoch()
+
+
+def samples_of_data(loader: object) -> int:
+    """Return how many samples the data set of a loader has; 0 where it does not tell."""
+    try:
+        return len(loader.dataset)  # type: ignore[attr-defined]
+    except (AttributeError, TypeError):
+        return 0
 
 
 def count_samples(batch: object) -> int:
