@@ -324,7 +324,7 @@ def check_places(subject: Checked) -> Check:
     return found
 
 
-def check_one_study(subject: Checked) -> Check | None:
+def check_origin(subject: Checked) -> Check | None:
     """Check that no runs of another study were moved into the folder; no row where all are of one."""
 
     def study_of(facts: Provenance) -> list[str]:
@@ -345,12 +345,12 @@ def check_work(subject: Checked) -> Check:
     study = subject.study
     if not study.provenance_known or any(np.isnan(run["images_per_epoch"]) for run in subject.runs):
         return not_known(NOT_RECORDED)
-    if faults := work_faults(subject):
+    if faults := work_differences(subject):
         return withhold_claims(first_points(faults.values()), faults)
     return yes(f"at equal worker counts every epoch had as many steps and {study.score.samples}")
 
 
-def work_faults(
+def work_differences(
     subject: Checked, columns: Sequence[str] = ("steps", "images", "warmup")
 ) -> dict[PointPair, str]:
     """Return the first difference in the work of an epoch at each point, in words."""
@@ -517,7 +517,7 @@ ENTRIES = (
     Entry("one run at a time on a core", check_alone, needs_headers=False),
     Entry("same clock of the cores", check_clocks, needs_headers=False),
     Entry("GPUs alike", check_gpus, needs_headers=False),
-    Entry("runs of one study", check_one_study),
+    Entry("runs of one study", check_origin, needs_headers=False),
     Entry("same work per epoch", check_work, needs_headers=False),
     Entry("order interleaved in time", check_order, needs_headers=False),
     Entry("either framework first", check_first, needs_headers=False),

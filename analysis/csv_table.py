@@ -144,10 +144,6 @@ def load_csv(
     amounts = _numbers(measured)
     measured.refuse(amounts < _SMALLEST, f"it must be {_SMALLEST:g} or more")
     speeds, meant = _speeds(measured, amounts, workers, work)
-    unread = [place for place, title in enumerate(header) if title and place not in places.values()]
-    titles = ", ".join(header[place] for place in unread)
-    notes = [meant, *([f"columns not read: {escape_unprintable(titles)}"] if unread else [])]
-    notes += [escape_unprintable(f"read where {title} is {value}") for title, value in where.items()]
     arms: Names = {ALL_FRAMEWORKS[0]: "unnamed framework"}  # one arm, whatever it is
     frameworks = [ALL_FRAMEWORKS[0]] * len(rows)
     if "framework" in table:
@@ -155,9 +151,9 @@ def load_csv(
         arms = names_of(set(frameworks))
     scores = _scores(table["score"]) if "score" in table else np.full(len(rows), NAN)
     points: list[Point] = [*zip(frameworks, workers, strict=True)]
-    for place in unread:
-        if header[place] not in where:
-            notes += _unlike(header[place], [cells[place] for _, cells in rows], points, lines[0])
+    unread = {title: place for place, title in enumerate(header) if title and place not in places.values()}
+    cells_of = {title: [cells[place] for _, cells in rows] for title, place in unread.items()}
+    notes = [meant, *_notes_on_unread(cells_of, where, points, lines[0])]
     repeats = _repeats(points, table.get("repeat"))
     if not work:
         _refuse_constant(measured, pd.Series(speeds, index=pd.MultiIndex.from_tuples(points)))
@@ -194,6 +190,17 @@ def _chosen(header: Sequence[str], rows: Rows, where: Mapping[str, str], name: s
     return rows
 
 
+def _notes_on_unread(
+    unread: Mapping[str, Sequence[str]], where: Mapping[str, str], points: Sequence[Point], line: str
+) -> list[str]:
+    """Return what to say of the columns that are not read, by title; UserError where rows are unlike."""
+    notes = [f"columns not read: {', '.join(unread)}"] if unread else []
+    notes += [f"read where {title} is {value}" for title, value in where.items()]
+    for title, cells in unread.items():
+        notes += _unlike(title, cells, points, line) if title not in where else ()
+    return list(map(escape_unprintable, notes))
+
+
 def _unlike(title: str, cells: Sequence[str], points: Sequence[Point], line: str) -> list[str]:
     """Return a note on a column that is not read where each framework has one value of its own in it.
 
@@ -220,7 +227,7 @@ def _unlike(title: str, cells: Sequence[str], points: Sequence[Point], line: str
         return []
     arms = dict.fromkeys(arm for arm, _ in points)
     told = [f"{cell} in {NAMES[arm]}" for arm, cell in zip(arms, of_arms["min"], strict=True)]
-    return [escape_unprintable(f"{title}, which is not read: {', '.join(told)}")]
+    return [f"{title}, which is not read: {', '.join(told)}"]
 
 
 def _refuse_constant(measured: CsvColumn, speeds: "pd.Series[float]") -> None:

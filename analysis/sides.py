@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from analysis.checks import disturbed_notes, work_faults
+from analysis.checks import disturbed_notes, work_differences
 from analysis.contrast import PointPair, point_name, with_clocks
 from analysis.iou import COUNTS
 from analysis.load import FINAL_FATES, load_study
@@ -336,7 +336,7 @@ def _work_faults(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> M
         pair = PointPair("", "", "", match.a.workers)
         sides = [[rows[f"A {run}"] for run in match.a.runs], [rows[f"B {run}"] for run in match.b.runs]]
         columns = ("steps", "images", "warmup") if match.a.settings == match.b.settings else ("warmup",)
-        faults = work_faults(replace(both, sides={pair: (sides[0], sides[1])}), columns)
+        faults = work_differences(replace(both, sides={pair: (sides[0], sides[1])}), columns)
         found[number] = [text.removeprefix(f"{point_name(pair)} ") for text in faults.values()]
     return found
 

@@ -34,8 +34,8 @@ from unet_scaling.record.meter import (
 from unet_scaling.record.recording import count_samples
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import RECORD_NAME, Record, line_with_checksum, read_record
-from unet_scaling.study.record_lines import STARTUP_COLUMNS, STEPS_NAME, Startup
+from unet_scaling.study.record import RECORD_NAME, Record, read_record
+from unet_scaling.study.record_lines import STEPS_NAME
 
 SCRIPTS = PROJECT / "tests" / "scripts"
 STUDY = "scripts"
@@ -351,14 +351,6 @@ def test_refuses_a_study_of_the_projects_own_runs_and_workers_without_a_group(
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=r"torchrun started 2 workers.*call it after torch.distributed.init"):
         record.begin(study="another", framework="pytorch_native", logs=tmp_path)
-
-
-def test_a_record_of_a_script_has_epochs_and_an_end_alone(tmp_path: Path) -> None:
-    path = Loop(tmp_path).finish().path
-    startup = Startup.model_validate({name: [0.0] for name in STARTUP_COLUMNS})
-    header, *rest = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(header + line_with_checksum(startup) + b"".join(rest))
-    assert "the record of a script has no line startup" in read_record(path).problems[0]
 
 
 def start_torchrun_workers(

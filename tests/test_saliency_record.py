@@ -44,12 +44,7 @@ def written(folder: Path, config: RunConfig, *saliency: RecordLine, late: bool =
     ("config", "lines", "said"),
     [
         (point(), [], "without maps"),
-        (make_point(), [line()], "saliency.method is 'off'"),
         (point(), [line(), line()], "once"),
-        (point(), [line(weights_sha256=digest("others"))], "other weights"),
-        (point(), [line(epochs=2)], "after 2 epochs"),
-        (point(), [line(images=13)], "13 images"),
-        (make_point(workers=2, options=EXPLAINED), [line()], "2 workers"),
     ],
 )
 def test_a_record_that_contradicts_its_maps_is_not_complete(

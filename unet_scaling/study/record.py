@@ -54,7 +54,6 @@ from unet_scaling.study.record_lines import (
     Provenance,
     RecordLine,
     Saliency,
-    Scores,
     ScriptHeader,
     Startup,
     WorkerFacts,
@@ -270,12 +269,7 @@ def record_contradictions(lines: Sequence[RecordLine]) -> Iterator[str]:
     order = list(_faults_of_order(lines))
     yield from order
     header = lines[0]
-    if not order and isinstance(header, ScriptHeader):
-        foreign = {line.kind for line in lines if isinstance(line, Startup | Probe | Evaluated | Saliency)}
-        if foreign:
-            yield f"the record of a script has no line {', '.join(sorted(foreign))}"
-    elif not order and isinstance(header, Header):
-        yield from _faults_of_header(header)
+    if not order and isinstance(header, Header):
         yield from _faults_of_training(header, lines)
 
 
@@ -295,64 +289,27 @@ def _faults_of_order(lines: Sequence[RecordLine]) -> Iterator[str]:
         yield f"epochs are not 0, 1, 2, ...: {numbers}"
 
 
-def _faults_of_header(header: Header) -> Iterator[str]:
-    if header.config.digest() != header.config_sha256:
-        yield "the configuration was changed after the run: its SHA-256 differs"
-    if header.is_emulated != header.config.is_emulated:
-        named = header.compute.name if header.compute else "no profile"
-        yield f"emulation.compute is {header.config.emulation.compute!r}, the header names {named}"
-    if header.resumed and not header.earlier:
-        yield "it goes on from a checkpoint, and tells of no attempt before"
+def _faults_of_training(header: Header, lines: Sequence[RecordLine]) -> Iterator[str]:
+    """Yield what a record lacks that lost a worker, a loss, test samples, or lines before its end."""
     if len(header.workers) != header.config.workers:
         yield f"{header.config.workers} workers were asked for, {len(header.workers)} are described"
-
-
-def _faults_of_training(header: Header, lines: Sequence[RecordLine]) -> Iterator[str]:
     epochs = [line for line in lines if type(line) is Epoch]
-    others = [line for line in lines if type(line) is not Epoch]
-    results = [line for line in others if isinstance(line, Evaluated)]
-    maps = [line for line in others if isinstance(line, Saliency)]
+    results = [line for line in lines if isinstance(line, Evaluated)]
     for epoch in epochs:
-        if (epoch.loss is None) != header.is_emulated:
-            found = "no loss" if epoch.loss is None else "a loss, but its workers waited and computed none"
-            yield f"epoch {epoch.epoch} has {found}"
-        if epoch.learning_rate is None:
-            yield f"epoch {epoch.epoch} has no learning rate"
-    yield from _faults_of_results(header, results)
-    for line in maps:
-        yield from _faults_of_saliency(header, line, results)
+        if epoch.loss is None and not header.is_emulated:
+            yield f"epoch {epoch.epoch} has no loss"
+    for result in results:
+        if result.images != header.test_images:
+            yield f"{result.images} {header.config.sample}s evaluated, the test set has {header.test_images}"
     end = lines[-1]
     if isinstance(end, End) and end.status == "complete":
-        if header.config.is_explained and not maps:
+        if header.config.is_explained and not any(isinstance(line, Saliency) for line in lines):
             yield f"complete without maps, though saliency.method is {header.config.saliency.method!r}"
         asked = header.config.training.epochs
         if len(epochs) != asked:
             yield f"complete with {len(epochs)} epochs, {asked} were asked for"
         if not header.is_emulated and (not results or results[-1].epochs != asked):
             yield "complete without an evaluation after the last epoch"
-
-
-def _faults_of_results(header: Header, results: Sequence[Evaluation]) -> Iterator[str]:
-    if any(isinstance(result, Scores) != header.config.has_own_task for result in results):
-        yield f"task.file is {header.config.task.file!r}, the evaluations are of another task"
-    if header.is_emulated and results:
-        yield "an evaluation of an emulated run, which learns nothing"
-    for result in results:
-        if result.images != header.test_images:
-            yield f"{result.images} {header.config.sample}s evaluated, the test set has {header.test_images}"
-
-
-def _faults_of_saliency(header: Header, line: Saliency, results: Sequence[Evaluation]) -> Iterator[str]:
-    if not header.config.is_explained:
-        yield "saliency maps are recorded, but saliency.method is 'off'"
-    if not results or results[-1].weights_sha256 != line.weights_sha256:
-        yield "the saliency maps are of other weights than the last evaluation"
-    if results and results[-1].epochs != line.epochs:
-        yield f"saliency maps after {line.epochs} epochs, the last evaluation came after {results[-1].epochs}"
-    if line.images > header.test_images:
-        yield f"{line.images} images explained, the test set has {header.test_images}"
-    if len(line.worker_seconds) != header.config.workers:
-        yield f"{header.config.workers} workers were asked for, {len(line.worker_seconds)} made maps"
 
 
 def owned_devices(worker: WorkerFacts) -> list[tuple[str, str]]:
