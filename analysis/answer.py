@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 import pandas as pd
 
+from analysis.alike import seconds_beside_training
 from analysis.contrast import NO, NOT_ENOUGH, PAIR, SUGGESTED, Check, PointPair, medians_disagree, pair_of
 from analysis.decide import (
     MOST_EFFICIENCY,
@@ -111,7 +112,8 @@ def _answer(advice: Recommendation, trust: Trust, cause: object, slower: str) ->
 
 def _tile(name: str, title: str, point: Candidate, light: Light, context: dict[str, Any]) -> Tile:
     fallen = _fallen_scores(context["study"], point) if name == "iou" else None
-    value, detail, *reasons = lines("tiles", tile=name, point=point, fallen=fallen, **context)
+    beside = seconds_beside_training(context["study"], point.row) if name == "cost" else {}
+    value, detail, *reasons = lines("tiles", tile=name, point=point, fallen=fallen, beside=beside, **context)
     return Tile(title, value, detail, light, tuple(reasons))
 
 

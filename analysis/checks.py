@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.alike import check_clocks, check_gpus, check_others
 from analysis.baseline import check_baseline, check_baseline_times
 from analysis.contrast import (
     BASELINE,
@@ -35,7 +36,6 @@ from analysis.contrast import (
     yes,
 )
 from analysis.direction import direction_note, score_direction
-from analysis.gpus import check_gpus
 from analysis.iou import COUNTS
 from analysis.machines import (
     Checked,
@@ -43,7 +43,6 @@ from analysis.machines import (
     are_on_one_machine,
     check_alone,
     check_asked,
-    check_clocks,
     check_first,
     check_order,
     check_quiet,
@@ -517,6 +516,7 @@ ENTRIES = (
     Entry("one run at a time on a core", check_alone, needs_headers=False),
     Entry("same clock of the cores", check_clocks, needs_headers=False),
     Entry("GPUs alike", check_gpus, needs_headers=False),
+    Entry("other figures alike", check_others, needs_headers=False),
     Entry("runs of one study", check_origin, needs_headers=False),
     Entry("same work per epoch", check_work, needs_headers=False),
     Entry("order interleaved in time", check_order, needs_headers=False),

@@ -25,7 +25,6 @@ from analysis.contrast import (
     Sides,
     first_points,
     grouped,
-    in_both,
     known_of_one,
     names_of_pair,
     no,
@@ -50,7 +49,7 @@ from analysis.study import (
     Array,
     Study,
 )
-from analysis.text import Row, clean, count, first_of, listed, number
+from analysis.text import Row, clean, count, first_of, listed
 from unet_scaling.study.config import Framework
 from unet_scaling.study.disturbance import SHORTEST_JUDGED_SECONDS
 from unet_scaling.study.facts import hosts
@@ -166,37 +165,6 @@ def _median(runs: Iterable[Row], column: str) -> float:
     """Return the median of what these runs recorded; NaN where none did."""
     known = [row[column] for row in runs if not math.isnan(row[column])]
     return float(np.median(known)) if known else NAN
-
-
-def check_clocks(subject: Checked) -> Check:
-    """Check that the cores of both frameworks had the same clock: medians over a point's runs.
-
-    A clock that never changes is that of a virtual machine's description: no measurement, unless the
-    frameworks differ in it.
-    """
-    apart: dict[PointPair, str] = {}
-    one_sided: dict[PointPair, str] = {}
-    for pair, both in subject.sides.items():
-        medians = [_median(side, "mhz") for side in both]
-        is_of_one = math.isnan(medians[0]) != math.isnan(medians[1])
-        if clocks_differ(*medians) or is_of_one:
-            values = [[] if math.isnan(each) else [f"{number(each, '~3')} MHz"] for each in medians]
-            words = in_both("clock of the cores", values, names_of_pair(subject.study, pair))
-            (one_sided if is_of_one else apart)[pair] = f"{point_name(pair)} {words}"
-    if apart:
-        return withhold_claims(first_points(apart.values()), {*apart, *one_sided})
-    if one_sided:
-        return known_of_one(first_points(one_sided.values()), one_sided)
-    clocks = [_median(side, "mhz") for both in subject.sides.values() for side in both]
-    if not clocks or any(map(math.isnan, clocks)):
-        return not_known("not every point of both frameworks has runs that recorded the clock")
-    budgets = subject.study.budgets
-    recorded = budgets["frequency_mhz"][budgets["run"].isin([row["run"] for row in subject.runs])]
-    if recorded.nunique() == 1:
-        fact = f"all name {recorded.iloc[0]:,.0f} MHz at all times"
-        return not_known(f"{fact}, as virtual machines do whatever their clock")
-    points = count(len(subject.sides), "point")
-    return yes(f"at {points} the medians are within {100 * LARGEST_CLOCK_DIFFERENCE:.0f} %")
 
 
 def check_order(subject: Checked) -> Check:
