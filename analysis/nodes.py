@@ -55,11 +55,11 @@ def _unequal(
         values = sorted(set().union(*each))
         if len(values) > 1:
             use = np.array([[value in own for value in values] for own in each])
-            most = int(np.abs(weights[0] @ use).argmax())
-            sides = [use[weights[0] * sign > 0, most] for sign in (1, -1)]
-            told = [[f"{side.sum()} of {len(side)}"] for side in sides]
-            words = in_both(
-                f"{fact.name}, launches on {values[most]}", told, names_of_pair(subject.study, pair)
-            )
+            told = []
+            for sign in (1, -1):
+                most = int((sign * weights[0] @ use).argmax())
+                own = use[sign * weights[0] > 0, most]
+                told.append([f"in {own.sum()} of {len(own)} launches {values[most]}"])
+            words = in_both(fact.name, told, names_of_pair(subject.study, pair))
             found[words] = unequal_use(weights, use)
     return found
