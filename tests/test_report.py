@@ -53,11 +53,6 @@ def of_warm_up_only(folder: Path) -> None:
     write_run(folder.parent, options={"training": {"epochs": 1}})
 
 
-def never_evaluated(folder: Path) -> None:
-    shutil.rmtree(folder)
-    write_run(folder.parent, options={"training": {"evaluate_every": 1}})
-
-
 def pipe(name: str) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         (folder / name).unlink()
@@ -106,9 +101,6 @@ LEFT_OUT: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "a pipe": (pipe(RECORD_NAME), "neither a regular file"),
     "a pipe for its configuration": (pipe("config.json"), "neither a regular file"),
     "a folder": (folder_named(RECORD_NAME), "Is a directory"),
-    "a missing evaluation": (
-        never_evaluated, "the evaluation after 1 epochs is missing",
-    ),
 }  # fmt: skip
 
 
