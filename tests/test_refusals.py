@@ -84,6 +84,7 @@ REFUSED: Mapping[str, tuple[Sequence[Run], set[str], Sequence[str]]] = {
         ("uncommitted changes", "kept: committed code"),
     ),
     "one clean among changed ones": ((*CHANGED, run()), set(), ()),
+    "clean ones of two commits among them": ((*CHANGED, run(), run("horovod", commit="b")), set(), ()),
     # Without them nothing would be known of 2 workers.
     "changed ones at one point": ((*NINE[:6], *(run(count=2, dirty=True) for _ in range(3))), set(), ()),
     "commits beside one changed run": (
