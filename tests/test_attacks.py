@@ -19,7 +19,7 @@ from analysis.assemble import make_report
 from analysis.exports import summary_json
 from analysis.load import load_study
 from tests.attacks import MORE, ON_REPORT, Attack, Do, every, write_base
-from tests.attacks_on_pairs import ON_PAIRS, in_b, write_pair
+from tests.attacks_on_pairs import ON_PAIRS, in_b, slower_half_is_warm_up, write_pair
 from tests.honest import Honest, Lines, write_honest
 from tests.reports import Compared
 from tests.tampering import (
@@ -199,6 +199,14 @@ def test_an_attack_leaves_no_plain_comparison(attack: Attack, base: Base, tmp_pa
     with suppress(UserError):
         compare_pair(studies, tmp_path / "compare")
     assert compared_plainly(tmp_path / "compare") is (attack.name in NOT_YET)
+
+
+def test_epochs_of_other_work_withhold_a_claim_of_compare_at_their_point(base: Base, tmp_path: Path) -> None:
+    studies = shutil.copytree(base("a pair"), tmp_path / "studies")
+    in_b(slower_half_is_warm_up, workers=[4])(studies)
+    rows = rows_of(compare_pair(studies, tmp_path / "compare") / "compare.csv")
+    doubts = {row["workers"]: (row["outcome"], "warmup in epoch" in row["doubts"]) for row in rows}
+    assert doubts == {"1": ("B faster", False), "4": ("withheld", True)}
 
 
 def resumed(folder: Path) -> None:
