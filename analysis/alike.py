@@ -76,7 +76,7 @@ OF_OTHERS = {
 }
 # What takes less differs by the moment.
 LEAST_TOLD_SECONDS = 0.05
-UNITS = {"GiB": 2**30, "MB/s": 10**6}
+SIZES_OF_UNITS = {"GiB": 2**30, "MB/s": 10**6}
 # Of the seconds of training.
 LEAST_BESIDE = 0.1
 
@@ -101,7 +101,7 @@ def run_figures(study: Study) -> pd.DataFrame:
         "bytes_per_second": last["bytes"] / last["median_seconds"],
         "evaluation_seconds": evaluations["seconds"].mean(),
     }
-    runs = study.runs.set_index("run")[["busy_share", "uncounted_share", "peak_memory_bytes"]]
+    runs = study.runs.set_index("run").reindex(columns=["busy_share", "uncounted_share", "peak_memory_bytes"])
     return runs.join([pd.DataFrame(columns), startups[list(STARTUP_COLUMNS)].max()]).astype(float)
 
 
@@ -238,7 +238,7 @@ def _shown(figure: RecordedFigure, values: Array) -> str:
     mean = float(values.mean())
     if figure.unit == "%":
         return percent(mean, 0)
-    return f"{number(mean / UNITS.get(figure.unit, 1), '~3')} {figure.unit}"
+    return f"{number(mean / SIZES_OF_UNITS.get(figure.unit, 1), '~3')} {figure.unit}"
 
 
 def _title(column: str, figure: RecordedFigure, runs: pd.DataFrame) -> str:
