@@ -14,9 +14,18 @@ from typing import Any, get_args
 import pandas as pd
 
 from analysis.alike import seconds_beside_training
-from analysis.contrast import NO, NOT_ENOUGH, PAIR, SUGGESTED, Check, PointPair, medians_disagree, pair_of
+from analysis.contrast import (
+    NO,
+    NOT_ENOUGH,
+    PAIR,
+    SUGGESTED,
+    Check,
+    Equality,
+    PointPair,
+    medians_disagree,
+    pair_of,
+)
 from analysis.decide import (
-    MOST_EFFICIENCY,
     SCORE_LOST,
     Candidate,
     Kind,
@@ -136,7 +145,7 @@ def _speed_light(advice: Recommendation, point: Candidate) -> Light:
         return "unknown"
     if point.row["efficiency_common_high"] < floor:
         return "bad"
-    return "caution" if advice.doubts or low > MOST_EFFICIENCY or low < floor else "good"
+    return "caution" if advice.doubts or point.is_superlinear or low < floor else "good"
 
 
 def _iou_light(study: Study, point: Candidate) -> Light:
@@ -162,6 +171,7 @@ def _cost_light(study: Study, best: Candidate) -> Light:
 def _headline(advice: Recommendation, context: dict[str, object]) -> str:
     points = advice.candidates
     study = points.study
+    equal = Equality.of_ratios(study)
     device = device_of(study)
     best = advice.subject
     others = points.others(best)
@@ -178,7 +188,7 @@ def _headline(advice: Recommendation, context: dict[str, object]) -> str:
     parts = lines(
         "headline",
         nothing_learned=_nothing_learned(advice, context),
-        beside=[pair for pair in compared if pair not in slower],
+        beside=[pair for pair in compared if pair not in slower or equal.holds(pair[1])],
         suggested=[row["pairs"] for _, row in slower if row["outcome"] in SUGGESTED],
         unmeasured=_unmeasured(advice, device) if not others else "",
         passed_over=next(passed_over, None),

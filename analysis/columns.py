@@ -10,6 +10,7 @@ import pandas as pd
 
 from analysis.assemble import Report
 from analysis.beside import pair_table
+from analysis.contrast import CANNOT_TELL
 from analysis.diagnosis import diagnosis_table
 from analysis.figures.catalogue import FIGURES
 from analysis.study import BUILT_IN_COLUMNS, BUILT_IN_SCORE, NAN, SCORE_ENDINGS, SERIES, TAKEN_NAMES_FILE
@@ -39,7 +40,7 @@ _MAP_SHARES = """
 
 
 def _repeats_of_undecided(table: pd.DataFrame) -> pd.DataFrame:
-    decided = table["outcome"].str.endswith("faster")
+    decided = table["outcome"] != CANNOT_TELL
     told = table["repeats_needed"].mask(decided | (table["repeats_needed"] > _MOST_REPEATS))
     return table.assign(repeats_needed=told)
 
@@ -71,7 +72,7 @@ TABLES = (
         images_per_second_low, images_per_second_high |
         epochs_per_second |
         efficiency_low, efficiency_high, deviation_low, deviation_high |
-        speedup_common ± | throughput over that of the faster framework on 1 worker
+        speedup_common ± | throughput over that of 1 worker, of all frameworks not shown to be slower there
         efficiency_common ± | the same, divided by the workers
         images_per_epoch | of all workers together
         seconds_per_epoch | median of the epochs after the warm-up
@@ -133,18 +134,18 @@ TABLES = (
         "One row per evaluation of each run."),
     Table("comparison.csv", lambda report: report.comparisons.drop(columns="framework"), _PAIR + """
         pairs | repeats that both have | pairs | ,.0f
-        ratio ± | throughput of native DDP / Horovod, paired by repeat; the interval excludes 1 only where
-            that holds for all comparisons of the study together
+        ratio ± | throughput of native DDP / Horovod, paired by repeat; the intervals of all comparisons of
+            the study hold together
             | throughput {short_native} / {short_horovod} | .3f ±
         confidence | of all these intervals together; above 0.95 where repeats were added after a look
-        coverage | actual confidence level of the interval over so few pairs
+        coverage | in how many studies that end so it holds; empty below 3 pairs
         p_adjusted, comparisons | probability by chance, corrected by Holm for so many comparisons
         ratio_of_medians | ratio of the medians over all launches, as `summary.csv` has them
-        outcome | native DDP faster, Horovod faster, suggests either (3 or 4 pairs), no significant
-            difference, withheld, or not enough repeats | outcome | text
+        outcome | native DDP faster, Horovod faster, equal within 3 % (the study's `equal_within`), suggests
+            one of these (3 or 4 pairs), cannot tell, withheld, or not enough repeats | outcome | text
         doubts | why nothing may be claimed: facts of the fairness table, or medians that name the other
             framework
-        repeats_needed | repeats that resolve this difference at 80 % power, if the variation stays
+        repeats_needed | repeats that tell at 80 % power, if difference and variation stay
             | repeats needed (80 % power) | ,.0f
         """,
         "Native DDP against Horovod at every worker count that both have.", "against",
@@ -158,7 +159,7 @@ TABLES = (
         pairs | repeats that both have | pairs | ,.0f
         ratio ± | throughput of native DDP / that of the framework, as in `comparison.csv`
         confidence | of all these intervals together; above 0.95 where repeats were added after a look
-        coverage | actual confidence level of the interval over so few pairs
+        coverage | in how many studies that end so it holds; empty below 3 pairs
         p_adjusted, comparisons | probability by chance, corrected by Holm for so many comparisons
         outcome | as in `comparison.csv`
         doubts | why nothing may be claimed
@@ -345,9 +346,9 @@ TABLES = (
     Table("strategies.csv", lambda report: report.strategies, _POINT + """
         against | options of the same point with gradients averaged at every step
         pairs | repeats that both have | pairs | ,.0f
-        ratio ± | throughput over that of the point beside it, paired by repeat; the interval excludes 1 only
-            where that holds for all rows together | throughput / averaged gradients | .3f ±
-        coverage | actual confidence level of the interval over so few pairs
+        ratio ± | throughput over that of the point beside it, paired by repeat; the intervals of
+            all rows hold together | throughput / averaged gradients | .3f ±
+        coverage | in how many studies that end so it holds; empty below 3 pairs
         most_gain | by which share the point beside it would be faster without any exchange, by its budget
             | gain without any exchange | .0%
         difference ± | of the score to the point beside it, paired by seed | {score} - averaged gradients
@@ -355,9 +356,9 @@ TABLES = (
         margin | the one used, as in iou.csv
         non_inferior | yes, no, suggests either, not shown, or not judged | {score} kept | badge
         doubts | requirements of a fair comparison that both points do not meet | not met | text
-        outcome | faster: with a score that is not inferior; faster, at a loss; faster, loss not excluded; not
-            shown to be faster; slower; of 3 or 4 pairs, suggests these; withheld where something is not met
-            | outcome | text
+        outcome | faster: with a score that is not inferior; faster, at a loss; faster, loss not excluded;
+            equal within 3 %; cannot tell; slower; of 3 or 4 pairs, suggests these; withheld where one
+            is not met | outcome | text
         """,
         "Strategies ([strategies.md](strategies.md)), where a study has several.",
         "strategies", "Each strategy against gradients averaged at every step", leads=True),
@@ -386,8 +387,7 @@ TABLES = (
         efficiency ± | speed-up over 1 worker of the series / workers | efficiency | .2f ±
         worker_hours ± | of one training, every epoch as fast as those after the warm-up; empty of emulated
             runs | worker-hours | ~3 ±
-        coverage | confidence of the interval of the efficiency: of a measured one by the fewest launches
-            behind it, of a predicted one nominal
+        coverage | confidence of the interval of the efficiency; empty where there is none
         why | what the interval lacks
         """,
         "What to know before asking for nodes.", "request", "Predicted step time, efficiency and cost",

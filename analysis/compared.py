@@ -1,11 +1,12 @@
 """B against A at every point of both studies: as CSV, as a page with a forest plot, and printed.
 
 As in the comparison of frameworks (docs/statistics.md): a bootstrap interval over launches, never narrower
-than Student's t at the significance that Holm's procedure asks for. Launches of two studies are no pairs,
+than Student's t for all points together. Launches of two studies are no pairs,
 since nothing ties a launch of one to a launch of the other: t is Welch's, and both studies are resampled
 independently. IoU is paired by seed where enough seeds agree.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from analysis import stats
-from analysis.contrast import NO_DIFFERENCE, outcome_of
+from analysis.contrast import EQUAL, Equality, outcome_of
 from analysis.figures.catalogue import MOST_FOREST_ROWS, study_forests
 from analysis.figures.svg import DrawnFigure, picture
 from analysis.iou import learning_of, seeds_of
@@ -84,14 +85,14 @@ def unpaired_contrasts(a: Sample, b: Sample) -> list[dict[str, float]]:
 
 
 def corrected_contrasts(
-    contrasts: Sequence[Mapping[str, float]], possible: stats.Interval = stats.ANY
+    contrasts: Sequence[Mapping[str, float]], possible: stats.Interval = stats.ANY, margin: float = 0.0
 ) -> pd.DataFrame:
-    """Return a row for each contrast, with its probability and interval corrected by Holm for all of them."""
+    """Return a row for each contrast, with its probability and interval corrected for all of them."""
     tests = pd.DataFrame(contrasts, columns=list(stats.CONTRAST_COLUMNS))
     tests["centre"] = tests["centre"].mask(tests["centre"].abs() < _ROUNDING, 0.0)
-    found = stats.corrected(tests)
+    found = stats.corrected(tests, equal_within=margin)
     found[["low", "high"]] = found[["low", "high"]].clip(*possible)
-    return found.assign(**tests[["median", "fewest", "needed"]])
+    return found.assign(**tests[["median", "fewest"]])
 
 
 def compared_points(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> pd.DataFrame:
@@ -113,21 +114,19 @@ def _ratios(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> pd.Dat
     for letter, sample in zip("ab", samples, strict=True):
         table[f"launches_{letter}"] = [len(values) for values in sample.of_points()]
         table[f"throughput_{letter}"] = sample.launches.medians(np.exp(sample.values))
-    contrasts = unpaired_contrasts(*samples)
-    found = corrected_contrasts(contrasts)
+    equal = Equality.of_ratios(a.study, b.study)
+    found = corrected_contrasts(unpaired_contrasts(*samples), margin=math.log(equal.high))
     fewest = found["fewest"].astype(int)
-    table["coverage"] = [
-        stats.coverage(launches) if launches >= stats.FEWEST_REPEATS else NAN for launches in fewest
-    ]
+    table["coverage"] = stats.coverage(fewest)
     table["ratio"] = table["throughput_b"] / table["throughput_a"]
     table["ratio_low"] = np.exp(found["low"])
     table["ratio_high"] = np.exp(found["high"])
     table[["p_adjusted", "comparisons"]] = found[["p_adjusted", "comparisons"]]
     table["launches_needed"] = found["needed"]
     table["doubts"] = doubts_on_speed(a, b, matches)
-    rows = zip(found["low"], found["high"], fewest, table["doubts"], strict=True)
+    rows = zip(table["ratio_low"], table["ratio_high"], fewest, table["doubts"], strict=True)
     claims = A_FASTER, B_FASTER
-    table["outcome"] = [outcome_of((low, high), claims, *more, equal=0.0) for low, high, *more in rows]
+    table["outcome"] = [outcome_of((low, high), claims, *more, equal=equal) for low, high, *more in rows]
     return table
 
 
@@ -155,7 +154,7 @@ def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) 
         contrast: dict[str, float] = {}
         if is_paired and not refused:
             differences = np.array([seeds_b[seed] - seeds_a[seed] for seed in common], dtype=np.float64)
-            contrast = stats.contrast_of([differences], stats.median_intervals([differences])[0])
+            contrast = stats.contrasts_of([differences])[0]
         elif seeds_a and seeds_b and not refused:
             (contrast,) = unpaired_contrasts(_of_seeds(seeds_a), _of_seeds(seeds_b))
         contrasts.append(contrast)
@@ -179,13 +178,14 @@ def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) 
         )
     found = corrected_contrasts(contrasts, _POSSIBLE)
     ends = zip(verdicts, found["low"], found["high"], strict=True)
+    equal = Equality.of_scores(min(side.study.criteria.iou_margin for side in (a, b)))
     return pd.DataFrame(rows).assign(
         iou_difference=found["median"],
         iou_difference_low=found["low"],
         iou_difference_high=found["high"],
         iou_p_adjusted=found["p_adjusted"],
         iou_outcome=[
-            decided or outcome_of(own, (A_HIGHER, B_HIGHER), stats.RECOMMENDED_REPEATS, equal=0.0)
+            decided or outcome_of(own, (A_HIGHER, B_HIGHER), stats.RECOMMENDED_REPEATS, equal=equal)
             for decided, *own in ends
         ],
     )
@@ -257,7 +257,7 @@ class StudyComparison:
             return "mixed"
         if shown:
             return "faster" if B_FASTER in shown else "slower"
-        return "equal" if outcomes == {NO_DIFFERENCE} else "unclear"
+        return "equal" if outcomes and all(EQUAL in outcome for outcome in outcomes) else "unclear"
 
     @cached_property
     def headline(self) -> str:

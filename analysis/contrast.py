@@ -1,10 +1,10 @@
 """Native DDP beside every other framework at each worker count that both have: the ratio of throughputs.
 
-A framework is called faster where the interval of the ratio excludes 1. The interval has to hold for all
-comparisons of a study together: Student's t on the logarithms of the paired ratios, at the significance that
-Holm's procedure asks for (Holm 1979, Scand. J. Statist. 6, 65), and never narrower than the bootstrap
-interval of their median. `python -m benchmarks.coverage` prints how often studies without a difference are
-called faster.
+A framework is called faster where the interval of the ratio excludes 1, and the two are called equal where it
+lies within the margin of the study; else it cannot be told. The interval holds for all comparisons of a study
+together (`stats.corrected`): Student's t on the logarithms of the paired ratios, never narrower than the
+bootstrap interval of their median.
+`python -m benchmarks.coverage` prints how often studies without a difference are called faster.
 """
 
 import math
@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import stats
-from analysis.study import COMPARED, NAMES, NAN, POINT, Array, Study, bounded
+from analysis.study import COMPARED, NAMES, POINT, Array, Study, bounded
 from analysis.text import Row, clean, count, first_of
 from unet_scaling.study.config import Framework
 
@@ -192,12 +192,16 @@ FASTER = (NATIVE_FASTER, HOROVOD_FASTER)
 SUGGESTS = "suggests "
 SUGGESTED = tuple(f"{SUGGESTS}{outcome}" for outcome in FASTER)
 WITHHELD = "withheld"
-NO_DIFFERENCE = "no significant difference"
+EQUAL = "equal within "
+CANNOT_TELL = "cannot tell"
 NOT_ENOUGH = "not enough repeats"
+# Of which a doubt takes nothing away.
+CLAIMS_NOTHING = (CANNOT_TELL, NOT_ENOUGH, WITHHELD)
 # Another cause that is half of a difference leaves the frameworks less than it.
 LEAST_SHARE_OF_DIFFERENCE = 0.5
 # Of launches, who took a share of their time.
 TOOK = {"busy_share": "other processes took ", "uncounted_share": "nothing that was counted took "}
+HIDDEN = "other processes or the clock of the cores may hide a difference"
 # Published and measured ratios of the two lie between 0.5 and 2.
 LARGEST_RATIO = 10.0
 # Ratios closer than this name the same framework, whichever side of 1 they lie on: 1 % is within noise.
@@ -232,11 +236,13 @@ def compare(study: Study, family: Sequence[str] = ()) -> pd.DataFrame:
     table["pairs"] = table["pairs"].fillna(0).astype(int)
     table["confidence"] = 1 - study.significance
     rows = zip(*(table[name] for name in ("ratio_low", "ratio_high", "pairs")), strict=True)
-    table["outcome"] = [outcome_of(ends, (HOROVOD_FASTER, NATIVE_FASTER), pairs) for *ends, pairs in rows]
+    claims = HOROVOD_FASTER, NATIVE_FASTER
+    equal = Equality.of_ratios(study)
+    table["outcome"] = [outcome_of(ends, claims, pairs, equal=equal) for *ends, pairs in rows]
     table["doubts"] = pd.Series("", index=table.index, dtype=object)
-    claimed = table["outcome"].isin([*FASTER, *SUGGESTED])
+    claimed = ~table["outcome"].isin(CLAIMS_NOTHING)
     facts = speed_facts(study)
-    table.loc[claimed, "doubts"] = [_doubt(row, facts) for row in table[claimed].to_dict("records")]
+    table.loc[claimed, "doubts"] = [_doubt(row, facts, equal) for row in table[claimed].to_dict("records")]
     return _withheld(table)
 
 
@@ -251,16 +257,15 @@ def paired_ratios(
     launches = stats.launches_of(pairs, key)
     table = pairs.groupby(launches.point)[key].first()
     table["pairs"] = launches.sizes
-    table["coverage"] = [
-        stats.coverage(size) if size >= stats.FEWEST_REPEATS else NAN for size in launches.sizes
-    ]
+    table["coverage"] = stats.coverage(table["pairs"])
     first, second = (stats.block_deviations(study, pairs[f"run_{arm}"].to_list()) for arm in arms)
     ends = zip(*stats.bounds(launches.replicates(logs, first - second), 1 - study.significance), strict=True)
     samples = [np.asarray(values) for _, values in pd.Series(logs).groupby(launches.point)]
     contrasts = [stats.contrast_of([values], of) for values, of in zip(samples, ends, strict=True)]
     tests = pd.DataFrame(contrasts, columns=list(stats.CONTRAST_COLUMNS), index=table.index)
-    table["repeats_needed"] = tests["needed"]
-    found = stats.corrected(table.join(tests), family, study.significance)
+    margin = math.log1p(study.criteria.equal_within)
+    found = stats.corrected(table.join(tests), family, study.significance, margin)
+    table["repeats_needed"] = found["needed"]
     stats.add_bounded(table, "ratio", np.exp(np.array([launches.medians(logs), found["low"], found["high"]])))
     return table.join(found[["p_adjusted", "comparisons"]])
 
@@ -273,26 +278,62 @@ def paired_logarithms(
     return np.asarray(np.log(first / second), dtype=np.float64)
 
 
+@dataclass(frozen=True)
+class Equality:
+    """What "equal within" means: the value of no difference, the limits around it, and the words."""
+
+    value: float
+    low: float
+    high: float
+    claim: str
+
+    @classmethod
+    def of_ratios(cls, *studies: Study) -> "Equality":
+        """Return that of ratios of throughputs, by the narrowest margin of these studies."""
+        margin = min(study.criteria.equal_within for study in studies)
+        return cls(1.0, 1 / (1 + margin), 1 + margin, f"{EQUAL}{100 * margin:g} %")
+
+    def holds(self, row: Row | None) -> bool:
+        """Return whether the whole interval of a ratio lies within."""
+        return row is not None and self.low <= row["ratio_low"] and row["ratio_high"] <= self.high
+
+    def is_shown(self, row: Row) -> bool:
+        """Return whether the interval of a ratio shows that the two are equal."""
+        return self.holds(row) and bool(row["ratio_low"] <= self.value <= row["ratio_high"])
+
+    @classmethod
+    def of_scores(cls, margin: float) -> "Equality":
+        """Return that of differences of scores."""
+        return cls(0.0, -margin, margin, f"{EQUAL}{margin:g}")
+
+
 def outcome_of(
     ends: Sequence[float],
     claims: tuple[str, str],
     repeats: int,
     doubts: str = "",
     *,
-    equal: float = 1.0,
-    nothing: str = NO_DIFFERENCE,
+    equal: Equality,
 ) -> str:
-    """Return what an interval shows, by its ends: the first of the claims below `equal`, the other above it.
+    """Return what an interval shows: the first claim where it is below the equal value, the other above it.
 
-    Too few repeats only suggest it, and doubts forbid it.
+    Where it holds that value: that the two are equal, if it lies within their limits, else that it cannot be
+    told. Too few repeats only suggest a claim, and doubts forbid it.
     """
     low, high = ends
     if math.isnan(low):
         return NOT_ENOUGH
-    if low <= equal <= high:
-        return nothing
-    claim = claims[low > equal]
+    claim = claims[low > equal.value]
+    if low <= equal.value <= high:
+        claim = equal.claim
+        if low < equal.low or high > equal.high:
+            return CANNOT_TELL
     return WITHHELD if doubts else claim if repeats >= stats.RECOMMENDED_REPEATS else f"{SUGGESTS}{claim}"
+
+
+def shows_none(row: Row) -> bool:
+    """Return whether a comparison that is not withheld shows no difference."""
+    return row["outcome"] == CANNOT_TELL or EQUAL in row["outcome"]
 
 
 def withhold(comparisons: pd.DataFrame, checks: Iterable[Check]) -> pd.DataFrame:
@@ -311,8 +352,8 @@ def withhold(comparisons: pd.DataFrame, checks: Iterable[Check]) -> pd.DataFrame
 
 
 def _withheld(table: pd.DataFrame) -> pd.DataFrame:
-    """No framework is called faster, nor suggested to be, where a doubt speaks against it."""
-    doubted = table["outcome"].isin([*FASTER, *SUGGESTED]) & (table["doubts"] != "")
+    """Nothing is claimed, nor suggested, where a doubt speaks against it."""
+    doubted = ~table["outcome"].isin(CLAIMS_NOTHING) & (table["doubts"] != "")
     return table.assign(outcome=table["outcome"].mask(doubted, WITHHELD))
 
 
@@ -329,10 +370,14 @@ def speed_facts(study: Study) -> Mapping[Hashable, Row]:
     return facts
 
 
-def _doubt(row: Row, facts: Mapping[Hashable, Row]) -> str:
+def _doubt(row: Row, facts: Mapping[Hashable, Row], equal: Equality) -> str:
     """Return why not to blame a framework for a difference: medians contradict it, or something else may be
-    most of it; empty where nothing is known.
+    most of it, or hide one; empty where nothing is known.
     """
+    native = facts[row["options"], COMPARED[0], row["native_knobs"], row["workers"]]
+    other = facts[row["options"], row["framework"], row["horovod_knobs"], row["workers"]]
+    if equal.is_shown(row):
+        return causes_beside(row, native, other, equal)
     if medians_disagree(row):
         ratio = f"their ratio is {row['ratio_of_medians']:.3f}"
         return (
@@ -343,9 +388,15 @@ def _doubt(row: Row, facts: Mapping[Hashable, Row]) -> str:
         return (
             f"frameworks that do the same work differ by no factor above {LARGEST_RATIO:g}: read the records"
         )
-    native = facts[row["options"], COMPARED[0], row["native_knobs"], row["workers"]]
-    other = facts[row["options"], row["framework"], row["horovod_knobs"], row["workers"]]
-    return other_causes(row["ratio"], native, other)
+    return causes_beside(row, native, other, equal)
+
+
+def causes_beside(row: Row, first: Row, second: Row, equal: Equality) -> str:
+    """Return `other_causes` of the ratio of a row, or that they may hide one where the two seem equal."""
+    if not equal.is_shown(row):
+        return other_causes(row["ratio"], first, second)
+    hidden = [other_causes(ratio, first, second) for ratio in (equal.low, equal.high)]
+    return HIDDEN if any(hidden) else ""
 
 
 def other_causes(ratio: float, first: Row, second: Row) -> str:

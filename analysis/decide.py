@@ -27,6 +27,7 @@ import pandas as pd
 
 from analysis import contrast
 from analysis.load import load_study
+from analysis.points import slowed_on_one
 from analysis.stats import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import COMPARED, POINT, Study
 from analysis.text import Row, count
@@ -54,8 +55,8 @@ Criterion = Literal[
 Kind = Literal["scale", "stay", "speed", "undecided", "unfair", "played", "script", "maps"]
 # Answers that speak against a point: of few seeds as well, as a suggested speed does.
 SCORE_LOST = ("no", "suggests no")
-# N workers cannot do more than N times the work of one; what is below 1.005 is shown as 1.00.
-MOST_EFFICIENCY = 1.005
+# More than linear; what is below 1.005 is shown as 1.00.
+LINEAR_EFFICIENCY = 1.005
 
 # Of one set of options: rows of `contrast.compare` by workers, knobs of native DDP, framework compared with
 # it, and knobs of that.
@@ -79,13 +80,18 @@ class Candidate:
     floor: float
     better: Row | None
 
+    @property
+    def is_superlinear(self) -> bool:
+        """Whether N workers are shown to do more than N times the work of one."""
+        return bool(self.row["efficiency_common_low"] > LINEAR_EFFICIENCY)
+
 
 @dataclass(frozen=True)
 class CandidateSet:
     """All candidates of one set of options, the largest throughput first.
 
     `missing` names the frameworks without a point on 1 worker; `slow` is the row of the most efficiency
-    where that is more than there can be, so that the runs on 1 worker were slowed; `lost` has series,
+    where that is more than linear and its `slowed` shows that 1 worker was slowed; `lost` has series,
     workers and diverged runs of the points of which no run can be used.
     """
 
@@ -141,9 +147,8 @@ class CandidateSet:
     def is_doubted(self, point: Candidate) -> bool:
         """Return whether the speed of a point against 1 worker may be wrong."""
         rows = [row for row in self.comparisons.values() if row["workers"] in (1, point.workers)]
-        impossible = point.row["efficiency_common_low"] > MOST_EFFICIENCY
         unknown = math.isnan(point.row["speedup_common_low"])
-        return bool(impossible or unknown or any(row["doubts"] for row in rows))
+        return bool(self.slow or unknown or any(row["doubts"] for row in rows))
 
 
 @dataclass(frozen=True)
@@ -252,7 +257,9 @@ def _candidates(
     used = {row["framework"] for row in rows}
     missing = [name for framework, name in study.names.items() if framework in used - with_one]
     worst = max(points.to_dict("records"), key=lambda row: np.nan_to_num(row["efficiency_common_low"]))
-    slow = worst if worst["efficiency_common_low"] > MOST_EFFICIENCY else None
+    is_superlinear = worst["efficiency_common_low"] > LINEAR_EFFICIENCY
+    slowed = slowed_on_one(study, worst) if is_superlinear else ""
+    slow = worst | {"slowed": slowed} if slowed else None
     # By speed alone none is preferred to one whose score is known.
     has_judged = any(not row["not_judged"] and not math.isnan(row["difference"]) for row in rows)
     judged = partial(_judged, study, between, has_baseline=not missing, has_judged=has_judged, slow=slow)

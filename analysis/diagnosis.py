@@ -30,7 +30,7 @@ from analysis.budget import (
     share_array,
     shares_of,
 )
-from analysis.contrast import NO_DIFFERENCE, sides
+from analysis.contrast import shows_none, sides
 from analysis.decide import Recommendation, slower_framework
 from analysis.facts import is_sharing
 from analysis.stats import CONFIDENCE, SHARE, apart, bounds, launches_of, timed
@@ -310,7 +310,7 @@ def slower_arm(advice: Recommendation, diagnoses: Sequence[Diagnosis]) -> str:
         parts=parts,
         cause=cause,
         is_of_both=cause and cause.rule in {each.rule for each in of_both},
-        cures=[each[own] for each in alike if each["outcome"] == NO_DIFFERENCE and each[own]],
+        cures=[each[own] for each in alike if shows_none(each) and each[own]],
         better=[each[own] for each in alike if slower_framework(each) and each[own]],
     )
     return line

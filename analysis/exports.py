@@ -16,7 +16,7 @@ import pandas as pd
 from analysis.answer import NO_CLUSTER_FILE, is_of_slurm, study_file_name
 from analysis.assemble import Report
 from analysis.columns import table_of
-from analysis.stats import coverage
+from analysis.stats import CONFIDENCE
 from analysis.study import NAMES, Score, Study
 from analysis.tables import Column, integer_column, number_column, point_keys, text_column
 from analysis.text import (
@@ -407,14 +407,12 @@ def escaped(text: object) -> str:
 
 
 def _caption(report: Report) -> str:
-    """Return what the table has; the confidence level is that of the fewest launches."""
+    """Return what the table has, and the confidence level of its intervals."""
     repeats = report.points["repeats"]
     runs = count(int(repeats.sum()), "run")
-    bounded = report.points.loc[report.points["throughput_low"].notna(), "repeats"]
     intervals = "No intervals: they need 3 repeats of a point."
-    if len(bounded):
-        level = percent(coverage(int(bounded.min())), 0)
-        intervals = f"In brackets: {level} intervals over launches (bootstrap)."
+    if report.points["throughput_low"].notna().any():
+        intervals = f"In brackets: {percent(CONFIDENCE, 0)} intervals over launches."
     measured = f"Medians over {runs}, {repeats_text(repeats)} per point, warm-up left out."
     measured += " Efficiency is speed-up / workers."
     return with_restriction(report.study.kind, f"{measured} {intervals}")

@@ -15,7 +15,6 @@ from analysis.exports import origin_line, origins, reproduction
 from analysis.figures.svg import DrawnFigure
 from analysis.forecast import score_notes
 from analysis.saliency import Areas, areas_of, gain
-from analysis.stats import CONFIDENCE, FEWEST_REPEATS, coverage
 from analysis.strategies import strategy_sentence
 from analysis.study import POINT, Explained, Study
 from analysis.tables import words_of
@@ -101,11 +100,7 @@ def _runs_line(study: Study, repeats: "pd.Series[int]") -> str:
     used = set(runs["framework"])
     names = " and ".join(name for framework, name in study.names.items() if framework in used)
     counts = ", ".join(map(str, workers)) + (" worker" if workers == [1] else " workers")
-    line = f"{names} on {counts}, {count(len(runs), 'run')}, {repeats_text(repeats)} per point"
-    level = coverage(int(repeats.min()))
-    if repeats.min() < FEWEST_REPEATS or level >= CONFIDENCE:
-        return line
-    return f"{line}, {percent(level, 0)} intervals"
+    return f"{names} on {counts}, {count(len(runs), 'run')}, {repeats_text(repeats)} per point"
 
 
 # More remarks or runs left out than this are folded, or left to the tables: nobody reads on.

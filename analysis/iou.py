@@ -344,9 +344,7 @@ def differences_of(
         first, second = (pair[0].ious, pair[1].ious) if pair else ({}, {})
         common = [first[seed] - second[seed] for seed in first if seed in second]
         samples.append(np.array(common, dtype=np.float64))
-    ends = stats.median_intervals(samples)
-    contrasts = [stats.contrast_of([values], of) for values, of in zip(samples, ends, strict=True)]
-    tests = pd.DataFrame(contrasts, columns=list(stats.CONTRAST_COLUMNS))
+    tests = pd.DataFrame(stats.contrasts_of(samples), columns=list(stats.CONTRAST_COLUMNS))
     limit = np.asarray(limits, dtype=np.float64)
     from_limit = {name: tests[name] - limit for name in ("low", "high", "centre")}
     kinds = [pair[0].kind if pair and not reason else "" for pair, reason in zip(pairs, reasons, strict=True)]

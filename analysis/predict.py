@@ -445,7 +445,7 @@ def _rows(known: tuple[Series, Sequence[Row], float]) -> list[tuple[Any, ...]]:
         fewest = min(row["repeats"] for row in points if row["workers"] in (1, workers))
         seconds, worker_hours = ([of / each for each in throughputs] for of in (steps, hours))
         efficiency = [point[name] for name in bounded("efficiency")]
-        promised = stats.coverage(fewest) if fewest >= stats.FEWEST_REPEATS else NAN
+        promised = stats.CONFIDENCE if fewest >= stats.FEWEST_REPEATS else NAN
         key = (*series.key, workers, "measured")
         rows.append((*key, *seconds, *efficiency, *worker_hours, promised, ""))
     return [*rows, *_predicted(series, points[-1], epochs)] if points else rows

@@ -17,7 +17,7 @@ from scipy import special  # type: ignore[import-untyped]
 
 from analysis.answer import COST_TITLE, Answer
 from analysis.points import summarise
-from analysis.stats import CONFIDENCE, SHARE, coverage, launches_of, median_intervals, share_interval
+from analysis.stats import CONFIDENCE, SHARE, launches_of, median_intervals, share_interval
 from analysis.study import NAN, POINT, Array, Explained, Study, bounded
 from analysis.text import bracketed, count, first_of, labelled, percent
 from analysis.trust import Tile
@@ -326,7 +326,7 @@ def _on_images(nets: pd.DataFrame, kind: str) -> str:
     if nets["repeat"].nunique() == 1:
         return f"{percent(float(shares[0]), 0)} of the images (mean of {len(nets)} trainings)"
     ((low, high),) = median_intervals([shares], SHARE)
-    level = percent(coverage(len(shares)), 0)
+    level = percent(CONFIDENCE, 0)
     interval = f", {level} interval {bracketed(100 * low, 100 * high, '.0f')}" if low < high else ""
     median = percent(float(np.median(shares)), 0)
     return f"{median} of the images (median of {count(len(shares), 'repeat')}{interval})"

@@ -32,8 +32,12 @@ from unet_scaling.study.repeats import FIXED_SIGNIFICANCE
 
 # The range of 2 launches holds the median in half of all cases: no interval worth the name.
 FEWEST_REPEATS = 3
-# The fewest whose range promises nearly the confidence below (see `coverage`).
+# The fewest whose range, whatever the noise, holds the median with nearly the confidence below.
 RECOMMENDED_REPEATS = 5
+# From so many launches on this share is cut off at either end for Student's t: if a tenth of all launches are
+# 30 % slower, a difference of 5 % is then found in 80 % of studies of 15 repeats, else in 36 %.
+FEWEST_TRIMMED = 8
+TRIMMED_SHARE = 0.2
 CONFIDENCE = 0.95
 # 50 replicates lie beyond each end of an interval.
 RESAMPLES = 2000
@@ -49,10 +53,13 @@ _FEWEST_BLOCKS = 2
 REALISATIONS = 20
 # The usual convention for the chance to find a difference that is there (Cohen 1988).
 POWER = 0.8
+# By which normal noise needs more launches, as outliers decide less (`benchmarks.coverage --table power`).
+COST_OF_ROBUSTNESS = 1.3
+# Where an interval ends at 0 without 0: below what is shown.
+ABOVE_ZERO = 1e-9
 # Of a figure at a point: a report has dozens of them.
 CHANCE_OF_APART = 0.001
-CONTRAST_COLUMNS = ("median", "low", "high", "centre", "error", "freedom", "fewest", "needed")
-NORMAL_QUANTILES = float(special.ndtri((1 + CONFIDENCE) / 2) + special.ndtri(POWER))
+CONTRAST_COLUMNS = ("median", "low", "high", "centre", "error", "freedom", "fewest")
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -64,14 +71,9 @@ NOT_NEGATIVE: Interval = (0.0, math.inf)
 SHARE: Interval = (0.0, 1.0)
 
 
-def coverage(repeats: int) -> float:
-    """Return the confidence that an interval over so many launches can promise for any noise, at most 0.95.
-
-    The range of n launches holds the median of all possible ones with probability 1 - 2^(1-n): 75 % for
-    3, 88 % for 4, 94 % for 5 (David and Nagaraja, Order Statistics, section 7.1). Nothing that is known
-    from so few launches promises more without assuming a shape of the noise.
-    """
-    return float(min(CONFIDENCE, 1 - 2.0 ** (1 - repeats)))
+def coverage(repeats: "pd.Series[int]") -> Array:
+    """Return the confidence of an interval over so many launches, NaN where there is none."""
+    return np.where(repeats >= FEWEST_REPEATS, CONFIDENCE, NAN)
 
 
 def share_interval(some: int, of: int) -> Interval:
@@ -85,17 +87,24 @@ def share_interval(some: int, of: int) -> Interval:
 
 
 def median_intervals(samples: Sequence[Array], possible: Interval = ANY) -> list[Interval]:
-    """Return the interval of the median of each sample, which holds one number per launch.
+    """Return `Launches.interval` of each sample, which holds one number per launch.
 
     Samples of equal size are bootstrapped together: one by one they would take minutes in a large study.
     For paired differences, or logarithms of paired ratios, pass one value per pair. No interval reaches
     beyond what is `possible`. Unknown for fewer than 3 launches, or where a number is not finite.
     """
-    sizes = [len(sample) for sample in samples]
-    point = np.repeat(np.arange(len(samples)), sizes)
-    launches = Launches(point, len(samples), np.arange(len(point)))
-    _, low, high = launches.bounded(np.concatenate([*samples, []]), possible)
+    low, high = np.clip(Launches.of_samples(samples).interval(_joined(samples)), *possible)
     return list(zip(low.tolist(), high.tolist(), strict=True))
+
+
+def contrasts_of(samples: Sequence[Array]) -> list[dict[str, float]]:
+    """Return `contrast_of` each sample of paired differences, with the interval of its bootstrap."""
+    ends = zip(*bounds(Launches.of_samples(samples).replicates(_joined(samples))), strict=True)
+    return [contrast_of([values], of) for values, of in zip(samples, ends, strict=True)]
+
+
+def _joined(samples: Sequence[Array]) -> Array:
+    return np.concatenate([*samples, np.array([])])
 
 
 def replicates(values: Array, deviations: Array | None = None, *, stream: int = 0) -> Array:
@@ -141,7 +150,7 @@ def _second_level(values: Array, deviations: Array) -> tuple[Array, Array]:
     return deviations * (scale / np.sqrt(launches)), residuals * np.sqrt((1 - share) / launches)
 
 
-def _quotient(above: Array, below: Array) -> Array:
+def _quotient(above: Array | float, below: Array) -> Array:
     """Return above / below, 0 where nothing is below."""
     return np.divide(above, below, out=np.zeros_like(below), where=below > 0)
 
@@ -151,6 +160,45 @@ def bounds(replicated: Array, confidence: float = CONFIDENCE) -> tuple[Array, Ar
     outside = (1 - confidence) / 2
     low, high = np.quantile(replicated, [outside, 1 - outside], axis=-1)
     return low, high
+
+
+def student(values: Array) -> Array:
+    """Return centre, standard error and degrees of freedom of Student's t, stacked, over the last axis.
+
+    From 8 launches on of the trimmed mean, with the winsorised variance (Yuen 1974, Biometrika 61, 165).
+    """
+    launches = values.shape[-1]
+    cut = int(TRIMMED_SHARE * launches) if launches >= FEWEST_TRIMMED else 0
+    ordered = np.sort(values, axis=-1)
+    kept = ordered[..., cut : launches - cut]
+    winsorised = np.clip(ordered, kept[..., :1], kept[..., -1:])
+    number = kept.shape[-1]
+    # Infinite is what a run never reached; of it nothing is known.
+    with np.errstate(invalid="ignore"):
+        error = np.sqrt(winsorised.var(axis=-1) * launches / (number * (number - 1)))
+    return np.stack(np.broadcast_arrays(kept.mean(axis=-1), error, number - 1.0))
+
+
+def welch(first: Array, second: Array) -> Array:
+    """Return the second less the first of two independent results of `student` (Welch 1947)."""
+    one, other = first[1] ** 2, second[1] ** 2
+    freedom = (one + other) ** 2 * _quotient(1.0, one**2 / first[2] + other**2 / second[2])
+    freedom = np.where(freedom > 0, freedom, np.minimum(first[2], second[2]))
+    return np.stack([second[0] - first[0], np.sqrt(one + other), freedom])
+
+
+def probability(test: Array) -> Array:
+    """Return the two-sided probability of results of `student`, 1 where all values are 0."""
+    centre, error, freedom = test
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(centre == 0, 1.0, 2 * special.stdtr(freedom, -np.abs(centre) / error))
+
+
+def wider(ends: Sequence[Array], of_student: Array, significance: Array | float = 1 - CONFIDENCE) -> Array:
+    """Return the wider one, on each side, of an interval and that of Student's t: low and high."""
+    centre, error, freedom = of_student
+    reach = -special.stdtrit(freedom, significance / 2) * error
+    return np.array([np.minimum(ends[0], centre - reach), np.maximum(ends[1], centre + reach)])
 
 
 @dataclass(frozen=True)
@@ -166,6 +214,12 @@ class Launches:
     points: int
     repeats: Integers
 
+    @classmethod
+    def of_samples(cls, samples: Sequence[Array]) -> "Launches":
+        """Return the launches of samples, a point each."""
+        point = np.repeat(np.arange(len(samples)), [len(sample) for sample in samples])
+        return cls(point, len(samples), np.arange(len(point)))
+
     @cached_property
     def sizes(self) -> Integers:
         """The number of launches of each point, (points,)."""
@@ -179,8 +233,37 @@ class Launches:
 
     def bounded(self, values: Array, possible: Interval = ANY) -> Array:
         """Return median and interval of a number without blocks, (3, points), within what is `possible`."""
-        ends = np.clip(bounds(self.replicates(values)), *possible)
-        return np.array([self.medians(values), *ends], dtype=np.float64)
+        return np.array([self.medians(values), *np.clip(self.interval(values), *possible)], dtype=np.float64)
+
+    def interval(self, values: Array, deviations: Array | None = None) -> Array:
+        """Return the interval of their median, (2, points): the wider of bootstrap and Student's t."""
+        return wider(bounds(self.replicates(values, deviations)), self.students(values))
+
+    def students(self, values: Array) -> Array:
+        """Return `student` of these values, (3, points)."""
+        found = np.full((3, self.points), np.nan)
+        for points, members in self.of_equal_size():
+            found[:, points] = student(values[members])
+        return found
+
+    def differences(self, values: Array, points: Integers, baseline: Integers) -> Array:
+        """Return the interval of the median of each of these points less that of its `baseline`, (2, points).
+
+        Launches are pairs where both have the same repeats, else independent.
+        """
+        replicated = self.replicates(values)
+        drawn = replicated[points] - self.baseline_replicates(values, replicated, points, baseline)
+        of_student = self.students(values)
+        tests = welch(of_student[:, baseline], of_student[:, points])
+        place = np.empty_like(self.sizes)
+        for own, members in self.of_equal_size():
+            place[own] = np.arange(len(own))
+            among = np.flatnonzero(np.isin(points, own) & np.isin(baseline, own))
+            sides = [members[place[each[among]]] for each in (points, baseline)]
+            is_paired = (self.repeats[sides[0]] == self.repeats[sides[1]]).all(axis=-1)
+            pairs = values[sides[0][is_paired]] - values[sides[1][is_paired]]
+            tests[:, among[is_paired]] = student(pairs)
+        return wider(bounds(drawn), tests)
 
     def replicates(self, values: Array, deviations: Array | None = None, *, stream: int = 0) -> Array:
         """Return replicates of the median of these values, (points, RESAMPLES).
@@ -339,11 +422,8 @@ def contrast_of(samples: Sequence[Array], interval: Interval) -> dict[str, float
     """Return a sample of differences, or the second sample less the first: a test for `corrected`.
 
     median  of the differences, or difference of the medians; low, high: `interval`, that of the bootstrap
-    centre, error, freedom  of Student's t, for two samples Welch's (1947)
+    centre, error, freedom  of `student`, for two samples of `welch`
     fewest  launches of the smaller sample; of fewer than 3 only this and the median are known
-    needed  launches of each with which such a difference would be significant in 80 % of studies, if the
-            median is the true one and the standard deviations s stay: the median of n normal values has the
-            variance pi / 2 * s^2 / n. At least one more than there are; NaN without any difference
     """
     fewest = min(map(len, samples))
     medians = [float(np.median(values)) if fewest else NAN for values in samples]
@@ -351,64 +431,66 @@ def contrast_of(samples: Sequence[Array], interval: Interval) -> dict[str, float
     found: dict[str, float] = dict.fromkeys(CONTRAST_COLUMNS, NAN) | {"median": median, "fewest": fewest}
     if fewest < FEWEST_REPEATS:
         return found
-    variances = [float(values.var(ddof=1)) for values in samples]
-    squares = [variance / len(values) for variance, values in zip(variances, samples, strict=True)]
-    spread = sum(square**2 / (len(values) - 1) for square, values in zip(squares, samples, strict=True))
-    means = [float(values.mean()) for values in samples]
-    if abs(median) > 0:
-        of_normal = math.pi / 2 * sum(variances) * (NORMAL_QUANTILES / median) ** 2
-        found["needed"] = float(max(fewest + 1, math.ceil(of_normal)))
-    return found | {
-        "low": interval[0],
-        "high": interval[1],
-        "centre": means[-1] - sum(means[:-1]),
-        "error": sum(squares) ** 0.5,
-        "freedom": sum(squares) ** 2 / spread if spread > 0 else fewest - 1.0,
-    }
+    first, *second = map(student, samples)
+    test = welch(first, *second) if second else first
+    return found | dict(
+        zip(("low", "high", "centre", "error", "freedom"), (*interval, *test.tolist()), strict=True)
+    )
 
 
 def corrected(
-    tests: pd.DataFrame, family: Sequence[str] = (), significance: float = FIXED_SIGNIFICANCE
+    tests: pd.DataFrame,
+    family: Sequence[str] = (),
+    significance: float = FIXED_SIGNIFICANCE,
+    equal_within: float = 0.0,
 ) -> pd.DataFrame:
-    """Return low, high, p_adjusted and comparisons of two-sided t-tests (centre, error, freedom), by Holm.
+    """Return low, high, p_adjusted, comparisons and needed of two-sided t-tests of `contrast_of`.
 
-    Tests that agree in the columns `family` are corrected for each other; without columns all are. An
-    interval is the wider of Student's t and the bootstrap's (`low`, `high`) on each side, and excludes 0
-    only where that holds for all of a family together. Without a bootstrap interval nothing is known. The
-    probability is 1 where all values are 0.
+    Tests that agree in the columns `family` are corrected for each other; without columns all are. Intervals
+    hold for all of a family together (Bonferroni): on each side the wider of Student's t and the bootstrap's
+    (`low`, `high`). Probabilities are Holm's, which finds more: where it finds a difference that an interval
+    leaves open, that ends at 0 (Guilbaud 2008, Biometrical Journal 50, 678). Without a bootstrap interval
+    nothing is known.
+
+    `needed`: launches with which intervals exclude 0, or lie within +- `equal_within`, in 80 % of studies, if
+    the median is the true one and the deviation stays (Guenther 1981); at least one more than there are.
     """
-    names = ("low", "high", "centre", "error", "freedom")
-    low, high, centre, error, freedom = (tests[name].to_numpy(dtype=np.float64) for name in names)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        probability = np.where(centre == 0, 1.0, 2 * special.stdtr(freedom, -np.abs(centre) / error))
-    probability[np.isnan(low)] = NAN
+    columns = ["low", "high", "centre", "error", "freedom"]
+    low, high, centre, *_ = of_tests = tests[columns].to_numpy(dtype=np.float64).T
+    by_chance = np.where(np.isnan(low), NAN, probability(of_tests[2:]))
     families = tests.groupby(list(family), sort=False).indices.values() if family else [np.arange(len(tests))]
-    found = np.full((3, len(tests)), NAN)
+    adjusted, comparisons = np.full((2, len(tests)), NAN)
     for members in families:
-        known = members[np.isfinite(probability[members])]
-        found[:, known] = holm(probability[known], significance)
-    own_significance, adjusted, comparisons = found
-    reach = -special.stdtrit(freedom, own_significance / 2) * error
-    ends = {"low": np.minimum(low, centre - reach), "high": np.maximum(high, centre + reach)}
-    return pd.DataFrame(ends | {"p_adjusted": adjusted, "comparisons": comparisons})
+        known = members[np.isfinite(by_chance[members])]
+        adjusted[known] = holm(by_chance[known])
+        comparisons[known] = np.isfinite(by_chance[members]).sum()
+    each = significance / comparisons
+    ends = wider((low, high), of_tests[2:], each)
+    found = adjusted <= significance
+    ends[0] = np.where(found & (np.minimum(low, centre) > 0), np.maximum(ends[0], ABOVE_ZERO), ends[0])
+    ends[1] = np.where(found & (np.maximum(high, centre) < 0), np.minimum(ends[1], -ABOVE_ZERO), ends[1])
+    quantile = -special.ndtri(each / 2)
+    size = np.abs(tests["median"].to_numpy(dtype=np.float64))
+    fewest = tests["fewest"].to_numpy(dtype=np.float64)
+    # To be equal an interval has two ends to keep within: at 90 % each, both are in 80 % of studies.
+    efforts = [(quantile + special.ndtri(POWER), size), (quantile + special.ndtri(0.9), equal_within - size)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        reach = [np.where(distance > 0, width / distance, np.inf) for width, distance in efforts]
+        needed = fewest * (of_tests[3] * np.minimum(*reach)) ** 2
+    few = quantile**2 / 2
+    needed = few + needed * np.where(needed + few < FEWEST_TRIMMED, 1.0, COST_OF_ROBUSTNESS)
+    needed = np.where(np.isfinite(needed), np.maximum(fewest + 1, np.ceil(needed)), NAN)
+    names = ("low", "high", "p_adjusted", "comparisons", "needed")
+    return pd.DataFrame(dict(zip(names, (*ends, adjusted, comparisons, needed), strict=True)))
 
 
-def holm(probability: Array, alpha: float = FIXED_SIGNIFICANCE) -> tuple[Array, Array, Array]:
-    """Return the significance of each test's interval, its adjusted probability, and the number of tests.
-
-    By Holm's procedure the k-th smallest of m probabilities is compared with alpha / (m - k + 1), until one
-    is too large; all from there on keep its significance. So an interval excludes "no difference" just
-    where Holm's procedure rejects it.
-    """
+def holm(probability: Array) -> Array:
+    """Return adjusted probabilities: the k-th smallest of m times m - k + 1, and at least the one before."""
     tests = len(probability)
     order = np.argsort(probability, kind="stable")
-    ordered, steps = probability[order], tests - np.arange(tests)
-    kept = np.flatnonzero(ordered > alpha / steps)
-    step_kept = steps[kept[0]] if len(kept) else 1
-    significance, adjusted = np.empty((2, tests))
-    significance[order] = alpha / np.maximum(steps, step_kept)
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps * ordered))
-    return significance, adjusted, np.full(tests, float(tests))
+    adjusted = np.empty(tests)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate((tests - np.arange(tests)) * probability[order]))
+    return adjusted
 
 
 # The function of a process beside this one. It is sent once, as it may hold the tables of a whole study.

@@ -13,7 +13,15 @@ import numpy as np
 import pandas as pd
 
 from analysis.checks import checks_of_points
-from analysis.contrast import PointPair, other_causes, outcome_of, paired_ratios, speed_facts, undisturbed
+from analysis.contrast import (
+    Equality,
+    PointPair,
+    causes_beside,
+    outcome_of,
+    paired_ratios,
+    speed_facts,
+    undisturbed,
+)
 from analysis.iou import PointSeeds, judged_points, seeds_of
 from analysis.options import label
 from analysis.study import NAN, POINT, Study, bounded
@@ -25,7 +33,6 @@ _TRADE = "faster, at a loss"
 _UNPROVEN = "faster, loss not excluded"
 _SLOWER = "slower"
 CLAIMS = (_FASTER, _TRADE, _UNPROVEN, _SLOWER)
-_NOT_FASTER = "not shown to be faster"
 # Of the lost efficiency, what an exchange may be the cause of: waiting for others, and computing that its
 # threads slow down.
 _OF_EXCHANGE = ("wire", "imbalance", "compute")
@@ -59,16 +66,17 @@ def strategy_table(study: Study, budget: pd.DataFrame) -> pd.DataFrame:
     rows["most_gain"] = [gains.get(_of(row, "against"), NAN) for row in rows.to_dict("records")]
     rows = _with_scores(study, rows)
     facts = speed_facts(study)
+    equal = Equality.of_ratios(study)
     unmet = _doubts(study, rows)
     # Load or clock of the cores may be most of a difference in speed.
     causes = [
-        other_causes(row["ratio"], facts[_of(row, "options")], facts[_of(row, "against")])
+        causes_beside(row, facts[_of(row, "options")], facts[_of(row, "against")], equal)
         if not np.isnan(row["ratio"])
         else ""
         for row in rows.to_dict("records")
     ]
     rows["doubts"] = [", ".join(filter(None, both)) for both in zip(unmet, causes, strict=True)]
-    rows["outcome"] = [_outcome(row) for row in rows.to_dict("records")]
+    rows["outcome"] = [_outcome(row, equal) for row in rows.to_dict("records")]
     return rows[STRATEGY_COLUMNS].reset_index(drop=True)
 
 
@@ -143,8 +151,8 @@ def strategy_sentence(study: Study, strategies: pd.DataFrame) -> str:
     return lines("strategies", found=found, workers=most, score=study.score)[0]
 
 
-def _outcome(row: Mapping[Any, Any]) -> str:
+def _outcome(row: Mapping[Any, Any], equal: Equality) -> str:
     """Return what a row shows; of 3 or 4 repeats, what they suggest."""
     faster = {"yes": _FASTER, "no": _TRADE}.get(row["non_inferior"].rpartition(" ")[2], _UNPROVEN)
     ends = row["ratio_low"], row["ratio_high"]
-    return outcome_of(ends, (_SLOWER, faster), row["pairs"], row["doubts"], nothing=_NOT_FASTER)
+    return outcome_of(ends, (_SLOWER, faster), row["pairs"], row["doubts"], equal=equal)

@@ -187,20 +187,20 @@ COMPARE_LINES = column_lines("""
     throughput_b | | B | ~4
     ratio ± | throughput of B / A, ratio of the medians; its interval holds for all points together
         | B / A | .3f ±
-    coverage | actual confidence level of an interval over so few launches | confidence | .0%
+    coverage | in how many studies it holds; empty below 3 launches | confidence | .0%
     p_adjusted, comparisons | probability by chance, corrected by Holm for so many points
-    outcome | A faster, B faster, suggests either (3 or 4 launches), no significant difference, withheld, or
-        not enough repeats | speed | text
+    outcome | A faster, B faster, equal within 3 % (`equal_within`), suggests one of these (3 or 4 launches),
+        cannot tell, withheld, or not enough repeats | speed | text
     doubts | launches disturbed, at the same time, or of both studies: then nothing is claimed
-    launches_needed | launches of each study that resolve this ratio at 80 % power, if the variation stays
+    launches_needed | launches of each study that tell at 80 % power, if ratio and variation stay
     seeds_a, seeds_b | runs with an IoU
     seeds_paired | seeds that both have, compared as pairs; 0: unpaired
     iou_a, iou_b | median over the seeds
     iou_difference ± | IoU of B - A: median of the pairs, or difference of the medians; its interval holds
         for all points together | difference of {score} | +.4f ±
     iou_p_adjusted |
-    iou_outcome | A higher, B higher, no significant difference, nothing learned (no more than a constant
-        prediction scores), not enough repeats, or refused | outcome | text
+    iou_outcome | A higher, B higher, equal within the margin, cannot tell, nothing learned (no more than a
+        constant prediction scores), not enough repeats, or refused | outcome | text
     iou_remarks | why it is refused, or how seeds were compared and how many runs diverged
     """)
 

@@ -27,7 +27,7 @@ OTHER_SPREAD = (0.7, -0.9, 0.2, -0.3, 0.6)
 # After START, when those of write_run start, each launch has a minute of its own: no two are at once.
 MINUTES = itertools.count(start=10)
 LONG_RUN = {"training": {"epochs": 12}}
-NO_DIFFERENCE, FASTER, WITHHELD = "no significant difference", "B faster", "withheld"
+FASTER, WITHHELD = "B faster", "withheld"
 Write = Callable[[Path], object]
 
 
@@ -143,9 +143,17 @@ PAIRS = {
     ),
     "three repeats": (PLAIN, side(150.0, spread=SPREAD[:3]), {"outcome": "suggests B faster"}, None, ()),
     "a copy": (
-        PLAIN, copied, {"ratio": 1.0, "outcome": NO_DIFFERENCE, "iou_difference": 0.0,
-        "iou_outcome": NO_DIFFERENCE},
+        PLAIN, copied, {"ratio": 1.0, "outcome": WITHHELD, "iou_difference": 0.0,
+        "iou_outcome": "equal within 0.01"},
         {}, ("5 launches of it stand in both studies",),
+    ),
+    "equal": (
+        PLAIN, side(100.1, spread=OTHER_SPREAD), {"outcome": "equal within 3 %"}, None,
+        ("are equally fast, within 3 % with native DDP on 1 worker",),
+    ),
+    "cannot tell": (
+        PLAIN, side(101.0, spread=(-5.0, 5.0, 0.0, -3.0, 3.0)), {"outcome": "cannot tell"}, None,
+        ("do not show which of", "of each would"),
     ),
     "at the same time": (PLAIN, at_the_same_time, {"outcome": WITHHELD}, None, ("on core 0 of host node1",)),
     "seeds": (

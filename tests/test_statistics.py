@@ -1,5 +1,6 @@
 """Numbers of a point and their intervals: truths by hand, properties, and how often they hold and claim."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from analysis.stats import bounds, coverage, replicates
-from analysis.study import BUDGET_COLUMNS
+from analysis.stats import bounds, replicates
+from analysis.study import BUDGET_COLUMNS, Study
 from analysis.trust import outlying_launches, run_steadiness
 from tests.records import DIVERGED, near, result, write_run
 from tests.reports import report_of
@@ -23,13 +24,14 @@ from tests.simulated import (
     points_of,
     ratios_of,
     study_from,
+    study_of,
     study_with_pace,
 )
 from unet_scaling.study.config import FRAMEWORKS, Framework
 from unet_scaling.study.options import Criteria
 
 NATIVE: Framework = "pytorch_native"
-NO_DIFFERENCE, NOT_ENOUGH, WITHHELD = "no significant difference", "not enough repeats", "withheld"
+CANNOT_TELL, NOT_ENOUGH, WITHHELD = "cannot tell", "not enough repeats", "withheld"
 
 
 LAUNCHES = st.lists(st.floats(50, 200), min_size=3, max_size=5)
@@ -96,11 +98,11 @@ def test_swapped_arms_invert_and_what_a_repeat_has_in_common_cancels(
         numbers(ratios[["ratio", "ratio_low", "p_adjusted"]])
     )
     same = ratios_of(study_from({(name, 2): values[NATIVE, 2] for name in FRAMEWORKS}))
-    assert (same["ratio"].item(), same["outcome"].item()) == (1, NO_DIFFERENCE)
+    assert same["ratio"].item() == 1
+    assert same["outcome"].item().endswith(("equal within 3 %", CANNOT_TELL))
 
 
-def test_few_launches_promise_less_and_fewer_than_three_nothing() -> None:
-    assert [coverage(repeats) for repeats in (3, 4, 5, 6, 50)] == [0.75, 0.875, 0.9375, 0.95, 0.95]
+def test_fewer_than_three_launches_promise_nothing() -> None:
     two = study_from({(framework, n): [100.0, 190.0] for framework in FRAMEWORKS for n in (1, 2)})
     points = points_of(two)
     assert points[[name for name in points if str(name).endswith(("_low", "_high"))]].isna().all(axis=None)
@@ -114,14 +116,29 @@ def test_few_launches_promise_less_and_fewer_than_three_nothing() -> None:
         ([112.0, 112.5, 111.5, 112.0], [100.0] * 4, "suggests native DDP faster"),
         ([112.0, 112.5, 111.5, 112.0, 112.2], [100.0] * 5, "native DDP faster"),
         ([100.0] * 5, [108.0, 112.0, 115.0, 112.0, 110.0], "Horovod faster"),
-        ([97.0, 102.0, 104.0, 101.0, 103.0], [100.0] * 5, NO_DIFFERENCE),
+        ([97.0, 102.0, 104.0, 101.0, 103.0], [100.0] * 5, CANNOT_TELL),
+        ([100.0, 100.5, 99.5, 100.2, 99.8], [100.0] * 5, "equal within 3 %"),
+        ([100.0, 100.2, 99.8], [100.0] * 3, "suggests equal within 3 %"),
+        ([101.0, 101.2, 100.8, 101.1, 100.9], [100.0] * 5, "native DDP faster"),
         ([110.0, 220.0, 330.0, 440.0, 550.0], [100.0, 200.0, 300.0, 400.0, 500.0], "native DDP faster"),
         # In every repeat native DDP is ahead, but it lacks the fast repeats that Horovod has.
         ([52.0, 53.0, 54.0, 55.4, 56.0], [46.0, 47.5, 48.0, 49.0, 50.5, *[72.0] * 6], WITHHELD),
         # No two runs on one machine differ by so much.
         ([100.0] * 5, [0.01] * 5, WITHHELD),
     ],
-    ids=["3", "4", "5", "Horovod", "holds 1", "paired", "medians name the other", "a factor of 10,000"],
+    ids=[
+        "3",
+        "4",
+        "5",
+        "Horovod",
+        "holds 1",
+        "equal",
+        "equal, 3",
+        "by 1 %",
+        "paired",
+        "medians name the other",
+        "a factor of 10,000",
+    ],
 )
 def test_a_comparison_claims_what_its_launches_show(
     native: list[float], horovod: list[float], outcome: str
@@ -155,10 +172,78 @@ def test_a_difference_that_one_count_would_show_is_not_claimed_among_five() -> N
     }
     (one,) = ratios_of(study_from(alone)).to_dict("records")
     *_, last = ratios_of(study_from({**alone, **others})).to_dict("records")
-    assert (one["outcome"], last["outcome"]) == ("native DDP faster", NO_DIFFERENCE)
+    assert (one["outcome"], last["outcome"]) == ("native DDP faster", CANNOT_TELL)
     assert last["ratio_low"] < 1 < one["ratio_low"]
     assert (one["comparisons"], last["comparisons"]) == (1, 5)
     assert last["p_adjusted"] == pytest.approx(5 * one["p_adjusted"])
+
+
+def simulated(workers: Sequence[int], repeats: int, noise: float, ratio: float = 1.0) -> Study:
+    """250 studies in one, an `options` each, of linear frameworks of which Horovod is slower by `ratio`."""
+    random = np.random.default_rng(1)
+    names = ["options", "framework", "workers", "repeat"]
+    product = itertools.product([f"{each:03d}" for each in range(250)], FRAMEWORKS, workers, range(repeats))
+    rows = pd.DataFrame(product, columns=names)
+    pace = rows["workers"].to_numpy() / np.where(rows["framework"] == "horovod", ratio, 1.0)
+    return study_of(rows, np.repeat((pace * np.exp(random.normal(0, noise, len(rows))))[:, None], 2, axis=1))
+
+
+def holds(table: pd.DataFrame, name: str, truth: float) -> "pd.Series[bool]":
+    return table[f"{name}_low"].le(truth) & table[f"{name}_high"].ge(truth)
+
+
+def test_all_intervals_of_a_study_hold_together_where_all_counts_differ() -> None:
+    """Each alone at 95 %, as Holm's last step has them, all five hold in 88 to 92 % of studies."""
+    table = ratios_of(simulated((1, 2, 4, 8, 16), 5, 0.01, 1.05), family=["options"])
+    assert holds(table, "ratio", 1.05).groupby(table["options"]).all().mean() >= 0.93
+    # What Holm's procedure finds is what the printed intervals show.
+    is_found = table["p_adjusted"] <= 0.05
+    excludes = (table["ratio_low"] > 1) | (table["ratio_high"] < 1)
+    assert (is_found == excludes).mean() >= 0.97
+    assert not (excludes & ~is_found).any()
+    assert ((table["ratio_low"] > 1) & (table["ratio_low"] < 1 + 1e-6)).any()
+
+
+@pytest.mark.parametrize("repeats", [3, 10])
+def test_speed_ups_and_medians_hold_the_truth_in_95_percent_of_studies(repeats: int) -> None:
+    """Of the bootstrap alone 86 to 88 % do at 3 repeats; the bound here is 3 standard errors below 95 %."""
+    points = points_of(simulated((1, 4), repeats, 0.1))
+    larger = points[points["workers"] == 4]
+    for name in ("throughput", "speedup"):
+        assert holds(larger, name, 4).mean() >= 0.92
+    assert holds(larger, "efficiency_common", 1).mean() >= 0.92
+    # Against the faster of two medians it is 3 to 4 % too low.
+    assert np.log(larger["efficiency_common"]).mean() == pytest.approx(0, abs=0.015)
+
+
+def test_the_common_baseline_is_the_faster_framework_where_the_other_is_shown_to_be_slower() -> None:
+    points = points_of(simulated((1, 4), 5, 0.01, 1.2)).groupby("framework")["efficiency_common"].mean()
+    assert points["pytorch_native"] == pytest.approx(1, abs=0.01)
+    assert points["horovod"] == pytest.approx(1 / 1.2, abs=0.01)
+
+
+def test_rare_slow_launches_do_not_hide_a_difference_and_invent_none() -> None:
+    def draw(random: np.random.Generator, launches: int) -> NDArray[np.float64]:
+        slowed = np.where(random.random(launches) < 0.1, np.log(1.3), 0.0)
+        return np.asarray(random.normal(0, 0.02, launches) - slowed)
+
+    study = equal_frameworks(draw, 200, 15)
+    assert claims(study)[0] <= 5
+    faster = study.runs["framework"] == NATIVE
+    study.runs.loc[faster, "images_per_second"] *= 1.05
+    assert (ratios_of(study, ["options"])["outcome"] == "native DDP faster").mean() >= 0.7
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"), [(1.05, "native DDP faster"), (1.03, "native DDP faster"), (1.0, "equal within 3 %")]
+)
+def test_the_repeats_that_are_said_to_be_needed_decide(ratio: float, words: str) -> None:
+    """Said of launches whose median is the true one; 80 % of the studies with so many then decide."""
+    spread = np.sqrt([1.5, 0, 0, 0, 1.5]) * [1, 0, 0, 0, -1] * 0.02 * np.sqrt(2) * np.sqrt(4 / 3)
+    few = study_from({(NATIVE, 2): [*(ratio * np.exp(spread))], ("horovod", 2): [1.0] * 5})
+    needed = int(ratios_of(few)["repeats_needed"].item())
+    outcome = ratios_of(simulated((2,), needed, 0.02, ratio), ["options"])["outcome"]
+    assert 0.7 <= outcome.str.endswith(words).mean() <= 0.95
 
 
 @pytest.mark.parametrize(

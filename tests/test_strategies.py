@@ -162,7 +162,7 @@ def test_a_strategy_is_called_faster_only_where_its_score_is_not_inferior(tmp_pa
     few = strategies_of(tmp_path / "few", overhead=4.0, repeats=3, **every)
     assert set(few["outcome"]) == {"suggests faster", "suggests faster, at a loss"}
     idle = strategies_of(tmp_path / "fast link", overhead=0.0, **every)
-    assert set(idle["outcome"]) == {"not shown to be faster"}
+    assert set(idle["outcome"]) <= {"equal within 3 %", "cannot tell"}
     assert strategies_of(tmp_path / "none").empty
     write_honest(tmp_path / "alone", Honest(workers=(1,), strategy=every["strategy"]))
     assert report_of(tmp_path / "alone").report.strategies.empty

@@ -13,7 +13,7 @@ from analysis.figures.frame import MOST_OPTIONS, Chart, Inputs, drawn_series
 from analysis.figures.kinds import Forest, Line, ShareCurve, Stack, TrainingCurve
 from analysis.figures.style import LINE_STYLES
 from analysis.played import kept_farthest_first, kept_ious
-from analysis.stats import FEWEST_REPEATS, coverage
+from analysis.stats import CONFIDENCE, FEWEST_REPEATS
 from analysis.strategies import CLAIMS, changed_options
 from analysis.study import COMPARED, ENDS, NAMES, POINT, Score, Study, bounded
 from unet_scaling.study.texts import score_title
@@ -68,11 +68,11 @@ class Figure:
 
 
 def bars_sentence(repeats: "pd.Series[int]", of: str) -> str:
-    """Return what bars of points with so many repeats are: few allow less than 95 % confidence."""
+    """Return what bars of points with so many repeats are."""
     enough = repeats[repeats >= FEWEST_REPEATS]
     if enough.empty:
         return f"No intervals: they need {FEWEST_REPEATS} {of}."
-    return f"Bars: {100 * coverage(int(enough.min())):.0f} % bootstrap intervals over the {of}."
+    return f"Bars: {100 * CONFIDENCE:.0f} % intervals over the {of}."
 
 
 def _scaling(inputs: Inputs) -> list[Chart]:

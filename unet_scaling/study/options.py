@@ -375,6 +375,9 @@ class Criteria(StrictModel):
         0.01, gt=0, lt=1, description="largest IoU drop accepted; of another score: score_margin"
     )
     efficiency_floor: float = Field(0.7, gt=0, le=1, description="least efficiency worth its workers")
+    equal_within: float = Field(
+        0.03, gt=0, lt=1, description="difference of speed that does not matter: what lies within is equal"
+    )
     target_iou: float | None = Field(
         None,
         gt=0,
