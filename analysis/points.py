@@ -154,6 +154,8 @@ def unequal_work(study: Study) -> Iterator[str]:
 
 def interval_notes(points: pd.DataFrame) -> Iterator[str]:
     """Yield that some points have too few repeats for an interval."""
+    if points.empty:
+        return
     fewest = int(points["repeats"].min())
     if fewest < stats.FEWEST_REPEATS:
         needed = stats.FEWEST_REPEATS
