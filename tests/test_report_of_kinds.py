@@ -272,7 +272,7 @@ def test_four_repeats_do_not_show_that_a_wrapper_costs_nothing_and_without_horov
 
 # What is changed in one wrapper, the row of the fairness table, its mark, words of its fact.
 DIFFERS: Mapping[str, tuple[Change, str, str, str]] = {
-    "hosts": (workers(host="node9"), "same nodes", "no", "node1 in native DDP, node9 in Accelerate"),
+    "hosts": (workers(host="node9"), "same nodes", "no", "node9 in Accelerate"),
     "packages": (
         header(versions=lambda found: found.versions | {"strange": "1.0"}), "same software", "not known",
         "version of strange: not recorded",
