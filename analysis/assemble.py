@@ -60,6 +60,16 @@ class Judged:
         return of_compared_pair(self.arms)
 
     @cached_property
+    def iou_between(self) -> pd.DataFrame:
+        """Return the difference of IoU of native DDP and Horovod."""
+        return of_compared_pair(self.arms_iou)
+
+    @cached_property
+    def fairness(self) -> pd.DataFrame:
+        """Return the table of the checks."""
+        return fairness_table(self.checks)
+
+    @cached_property
     def wrappers(self) -> pd.DataFrame:
         """Return what each framework costs a step, where a study has more than the compared pair."""
         return each_against_native(self.study, self.arms, self.arms_iou)
@@ -117,8 +127,8 @@ class Judged:
 class Report(Judged):
     """All tables and sentences of a study.
 
-    `scores` are predictions of files, `task_scores` those of a task that has several, `fairness` is the table
-    of the checks, and `request` has speed, efficiency and cost of the counts measured and of some beyond.
+    `scores` are predictions of files, `task_scores` those of a task that has several, and `request` has
+    speed, efficiency and cost of the counts measured and of some beyond.
     """
 
     predictions: pd.DataFrame
@@ -127,8 +137,6 @@ class Report(Judged):
     differences: pd.DataFrame
     network: pd.DataFrame
     played: PlayedQuality
-    iou_between: pd.DataFrame
-    fairness: pd.DataFrame
     scores: pd.DataFrame
     task_scores: pd.DataFrame
     gpus: pd.DataFrame
@@ -239,8 +247,6 @@ def make_report(study: Study) -> Report:
         differences=difference_table(study, judged.comparisons),
         network=network_table(study),
         played=played_quality(study, judged.points),
-        iou_between=of_compared_pair(judged.arms_iou),
-        fairness=fairness_table(judged.checks),
         scores=score_table(study),
         task_scores=task_scores(study.subject),
         gpus=gpu_table(study),

@@ -6,6 +6,7 @@ Guards against a baseline of another day, node or clock: a slowed one makes ever
 import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -36,7 +37,7 @@ def check_baseline(subject: Checked) -> Check:
     of_places: Sequence[Differ] = (_other_hosts, _other_days)
     if subject.is_drawn:
         of_places = () if _hosts_are_chance(subject.runs) else (_other_hosts,)
-    doubts, of_series = _baseline_doubts(subject, (*of_places, _lower_clock))
+    doubts, of_series = _baseline_doubts(subject, (*of_places, partial(_other_clock, lower=True)))
     if not of_series:
         return not_known("no series has runs on 1 worker and on more")
     if doubts:
@@ -53,9 +54,8 @@ def check_baseline_times(subject: Checked) -> Check | None:
 
     One core of a busy processor is faster than all of them: that is part of what scaling on it costs.
     """
-    doubts, _ = _baseline_doubts(
-        subject, (_higher_clock, _other_days) if subject.is_drawn else (_higher_clock,)
-    )
+    higher: Differ = partial(_other_clock, lower=False)
+    doubts, _ = _baseline_doubts(subject, (higher, _other_days) if subject.is_drawn else (higher,))
     return no(f"{first_points(doubts)}: a part of the lost efficiency may be theirs") if doubts else None
 
 
@@ -142,14 +142,6 @@ def _hosts_are_chance(runs: Sequence[Row]) -> bool:
     weights = shuffled([row["workers"] == 1 for row in runs], [row["options"] for row in runs])
     probability, _ = by_chance([unequal_use(weights, taken[:, None] == np.unique(taken))])
     return probability >= REFUSED
-
-
-def _lower_clock(one: Sequence[Row], larger: Sequence[Row]) -> tuple[str, str] | None:
-    return _other_clock(one, larger, lower=True)
-
-
-def _higher_clock(one: Sequence[Row], larger: Sequence[Row]) -> tuple[str, str] | None:
-    return _other_clock(one, larger, lower=False)
 
 
 def _other_clock(one: Sequence[Row], larger: Sequence[Row], *, lower: bool) -> tuple[str, str] | None:

@@ -12,6 +12,7 @@ would bend it.
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -149,7 +150,11 @@ def difference_parts(study: Study, row: Row, slower: Framework) -> dict[str, flo
     """Return which parts explain why one arm of a comparison is slower; None where runs have no budget."""
     pairs = paired_runs(study)
     pairs = pairs[(pairs[KEY] == [row[name] for name in KEY]).all(axis=1)]
-    steps = slowest_worker_steps(study)
+    of_pairs = {*pairs["run_native"], *pairs["run_other"]}
+    # Of a study of many options only these: each of its answers asks.
+    own = {name: getattr(study, name) for name in ("runs", "budgets")}
+    own = {name: table[table["run"].astype(str).isin(of_pairs)] for name, table in own.items()}
+    steps = slowest_worker_steps(replace(study, **own))
     native, other = (steps.reindex(pairs[f"run_{arm}"]).to_numpy(dtype=np.float64).T for arm in _ARMS)
     if not len(pairs) or np.isnan(native + other).any():
         return None

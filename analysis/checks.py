@@ -50,6 +50,7 @@ from analysis.machines import (
     subject_of,
 )
 from analysis.nodes import check_shares
+from analysis.options import own_options
 from analysis.stats import FEWEST_REPEATS, kept_though_disturbed
 from analysis.study import COMPARED, NAMES, NOT_RECORDED, POINT, Study
 from analysis.text import Row, clean, count, first_of, lines, listed, repeats_text
@@ -72,9 +73,7 @@ from unet_scaling.study.facts import (
     values_of,
     version_facts,
 )
-from unet_scaling.study.options import OPTION_TABLES
 from unet_scaling.study.record_lines import Header, Provenance
-from unet_scaling.study.validation import flat_values
 
 # Of the masks alone: equal whatever a network predicts.
 FOREGROUND_COUNTS = ["true_positive", "false_negative"]
@@ -253,10 +252,9 @@ def check_own_options(subject: Checked) -> Check | None:
     """
     given: dict[str, dict[str, None]] = {}
     for header in subject.headers.values():
-        config = header.config
-        name = config.framework
-        defaults = flat_values(OPTION_TABLES[name](), f"{name}.")
-        for key, value in flat_values(getattr(config, name) or OPTION_TABLES[name](), f"{name}.").items():
+        name = header.config.framework
+        defaults = own_options(header.config.model_copy(update={name: None}))
+        for key, value in own_options(header.config).items():
             if value != defaults[key] and key not in subject.study.axes:
                 given.setdefault(NAMES[name], {})[f"{key} = {value}"] = None
     if not given:
@@ -353,8 +351,10 @@ def work_differences(
     subject: Checked, columns: Sequence[str] = ("steps", "images", "warmup")
 ) -> dict[PointPair, str]:
     """Return the first difference in the work of an epoch at each point, in words."""
+    compared = {row["run"] for both in subject.sides.values() for side in both for row in side}
     begun = {
-        run: _without_later_starts(table, subject.headers.get(run)) for run, table in subject.epochs.items()
+        run: _without_later_starts(subject.epochs[run], subject.headers.get(run))
+        for run in compared & subject.epochs.keys()
     }
     return _faults(subject, begun, "epoch", columns)
 

@@ -148,9 +148,10 @@ def sections(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> It
     levels = sorted({percent(level, 0) for level in report.comparisons["coverage"].dropna()})
     for name in (name for name, is_there in shown.items() if is_there):
         title, lead = lines("sections", section=name, study=study, report=report, levels=levels)
-        found = [sentence(text) for text in (FOUND[name](report) if name in FOUND else ())]
-        if name in DOUBTED and found:
-            found[0] = sentence(report.doubted(found[0].removesuffix(".")))
+        told = FOUND[name](report) if name in FOUND else ()
+        if name in DOUBTED:
+            told = [*map(report.doubted, told[:1]), *told[1:]]
+        found = [sentence(text) for text in told]
         gallery = _gallery(report) if name == "saliency" else None
         if name == "seen":
             gallery = {"run": "", "rows": seen}

@@ -161,12 +161,6 @@ def start_seconds(started_utc: str) -> float:
     return (started if started.tzinfo else started.replace(tzinfo=UTC)).timestamp()
 
 
-def _median(runs: Iterable[Row], column: str) -> float:
-    """Return the median of what these runs recorded; NaN where none did."""
-    known = [row[column] for row in runs if not math.isnan(row[column])]
-    return float(np.median(known)) if known else NAN
-
-
 def check_order(subject: Checked) -> Check:
     """Check that no framework ran before the other as a whole, nor at other hours of the day.
 

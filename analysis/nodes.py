@@ -34,15 +34,12 @@ def check_shares(facts: Sequence[Fact], subject: Checked) -> Check:
         if check.mark != YES:
             cure = " (submit with --one-allocation)" if facts[0].row == PLACES else ""
             return replace(check, fact=f"{check.fact}: a difference may be theirs{cure}")
-    hosts = [{host for run in side for host in run["hosts"].split()} for side in _both(subject)]
+    pairs = subject.sides.values()
+    hosts = [
+        {host for both in pairs for run in both[side] for host in run["hosts"].split()} for side in (0, 1)
+    ]
     is_apart = bool(dealt) and hosts[0].isdisjoint(hosts[1])
     return replace(check, remark="no node served both frameworks" if is_apart else "")
-
-
-def _both(subject: Checked) -> tuple[list[Row], list[Row]]:
-    """Return the runs of native DDP, and of the other frameworks, at points that both have."""
-    native, other = ([run for both in subject.sides.values() for run in both[side]] for side in (0, 1))
-    return native, other
 
 
 def _unequal(

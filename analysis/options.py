@@ -23,8 +23,13 @@ def guard_defaults(guards: Iterable[str] = GUARDS) -> dict[str, object]:
 
 def flat_options(config: RunConfig) -> dict[str, object]:
     """Return every option of a point, {"training.precision": "fp32", ...}, with its framework's own knobs."""
+    return shared_options(config) | own_options(config)
+
+
+def own_options(config: RunConfig) -> dict[str, object]:
+    """Return the options that only the framework of a point has, {"horovod.cycle_time_ms": 1.0, ...}."""
     knobs = getattr(config, config.framework) or OPTION_TABLES[config.framework]()
-    return shared_options(config) | flat_values(knobs, f"{config.framework}.")
+    return flat_values(knobs, f"{config.framework}.")
 
 
 def shared_options(config: RunConfig) -> dict[str, object]:
