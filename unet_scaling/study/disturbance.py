@@ -84,8 +84,9 @@ class Disturbance:
             longest = max(self.stalls, key=lambda stall: stall.beyond_seconds)
             others = len(self.stalls) - 1
             reasons.append(f"{longest}, and {count(others, 'other stall')}" if others else str(longest))
-        # What stalls, or another virtual machine takes from this one, is not counted either.
-        if not reasons and (self.uncounted_share or 0.0) >= DISTURBED_SHARE:
+        # What stalls, or another virtual machine takes, is not counted either: what is beyond it is told.
+        explained = (self.busy_share or 0.0) + self.stalled_share
+        if (self.uncounted_share or 0.0) - explained * bool(reasons) >= DISTURBED_SHARE:
             reasons.append(f"{100 * (self.uncounted_share or 0.0):.0f} % of a worker's own time {UNCOUNTED}")
         return "; ".join(reasons)
 
