@@ -395,3 +395,10 @@ def test_a_local_study_adds_repeats_until_its_intervals_are_narrow(
     run_study(StudyFolder(tmp_path / "tiny", study), Console(file=text, width=400))
     assert len(list(tmp_path.glob("tiny/*/run.jsonl"))) == 2 * 3
     assert "after 3 repeats, the widest interval of the ratio is ± " in text.getvalue()
+
+
+@pytest.mark.parametrize(("uncounted", "said"), [(0.31, True), (0.12, False)])
+def test_what_other_causes_leave_of_uncounted_time_is_told_beside_them(uncounted: float, said: bool) -> None:
+    judged = Disturbance(busy_share=0.09, stalls=(), stalled_share=0.0, uncounted_share=uncounted)
+    assert "9 % of a worker's time went to other processes" in judged.reason
+    assert (UNCOUNTED in judged.reason) is said

@@ -267,6 +267,7 @@ def test_a_worker_that_stands_still_within_its_time_out_is_named_as_a_stall(
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 @pytest.mark.parametrize("fault", ["nothing", "pauses"])
 def test_time_that_no_counter_explains_disturbs_a_launch(fault: str, images: Path, tmp_path: Path) -> None:
     """A worker is stopped for half of the time: it uses its core for as long as ever, and waits for none."""
