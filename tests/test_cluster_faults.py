@@ -175,27 +175,31 @@ def limit_job(sweep: Sweep, job: str, minutes: int) -> None:
 def test_a_run_resumed_on_a_node_of_another_system_is_used_and_the_report_says_so(
     images: Path, tmp_path: Path
 ) -> None:
-    """A job for each run; Horovod's is requeued while its node is drained, and no two nodes are alike."""
-    with bring_up("nodes", "--hosts", "3", "--gpus-per-host", "2") as cluster:
-        for host in ("node1", "node2", "node3"):
+    """Seven nodes, no two alike, a job for each run; one of 2 nodes is requeued while these are drained."""
+    with bring_up("nodes", "--hosts", "7", "--gpus-per-host", "1") as cluster:
+        for host in (f"node{number}" for number in range(1, 8)):
             release = tmp_path / host
             release.write_text(f'ID=linux\nPRETTY_NAME="Linux of {host}"\n')
             assert_ok(cluster.inside(host, "mount", "--bind", str(release), "/etc/os-release"))
         sweep = Sweep(cluster, tmp_path, images, "nodes")
-        sweep.prepare([1], EPOCHS, OFTEN_SAVED)
+        sweep.site = sweep.site.replace("gpus_per_node = 2", "gpus_per_node = 1")
+        sweep.prepare([1, 2], EPOCHS, OFTEN_SAVED)
         sweep.pace(0.1)
         assert sweep.submit().returncode == 0
-        (run,) = (row["run"] for row in sweep.rows() if row["framework"] == "horovod")
-        sweep.wait_until(lambda _: gained_an_epoch(sweep, run, attempt=1), f"an epoch of {run}", 120)
+        run = next(each["run"] for each in sweep.rows() if each["run"].startswith("horovod-w02"))
+        sweep.wait_until(lambda _: gained_an_epoch(sweep, run, attempt=1), f"an epoch of {run}", 240)
         first = sweep.row(run)
-        cluster.run("scontrol", "update", f"NodeName={first['hosts']}", "State=DRAIN", "Reason=test")
+        nodes = first["hosts"].replace(" ", ",")
+        cluster.run("scontrol", "update", f"NodeName={nodes}", "State=DRAIN", "Reason=test")
         cluster.run("scontrol", "requeue", first["job"])
         sweep.let_go()
         sweep.wait_for("complete", 240)
         header = read_record(sweep.logs / "nodes" / run / RECORD_NAME).header
         assert header
         assert header.resumed
-        assert len({facts.versions["os"] for facts in header.attempts()}) == 2
+        told = {worker.host for worker in header.workers}
+        assert len(told) == 2
+        assert not told & {*first["hosts"].split()}
         report = report_of(sweep.logs / "nodes")
         assert not report.left_out
         mark, withholds, fact = report.check("same machine in all attempts")
