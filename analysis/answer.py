@@ -37,8 +37,7 @@ from analysis.decide import (
 )
 from analysis.iou_causes import cause_of
 from analysis.options import is_knob
-from analysis.stats import RECOMMENDED_REPEATS
-from analysis.study import COMPARED, NAMES, NOT_PROVEN_EQUAL, POINT, Study
+from analysis.study import COMPARED, NAMES, NOT_PROVEN_EQUAL, POINT, RECOMMENDED_REPEATS, Study
 from analysis.text import Row, after, capitalised, count, device_of, lines
 from analysis.trust import Light, Tile, Trust, incomplete
 from unet_scaling import PROJECT

@@ -29,11 +29,11 @@ from analysis.played import PlayedQuality, played_quality, with_played
 from analysis.points import cost_table, interval_notes, summarise, target_of, unequal_work
 from analysis.predict import extrapolate, request_sentences, request_table
 from analysis.saliency import SaliencyFindings, maps_answer, saliency_findings
-from analysis.stats import parallel_map
 from analysis.strategies import strategy_axes, strategy_sentence, strategy_table
 from analysis.study import COMPARED, Study
 from analysis.text import after, labelled, lines, restriction_notes, series_name
 from analysis.trust import Trust, outlier_notes, steadiness_notes
+from unet_scaling.study.parallel import parallel_map
 
 # From here on, starting processes takes less time than they save.
 MANY_RUNS = 500

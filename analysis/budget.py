@@ -23,17 +23,8 @@ from scipy import special  # type: ignore[import-untyped]
 
 from analysis.contrast import KEY, PAIR, paired_logarithms, paired_runs
 from analysis.points import NO_BASELINE, NONE, baseline_rows
-from analysis.stats import (
-    FEWEST_REPEATS,
-    NOT_NEGATIVE,
-    Launches,
-    add_bounded,
-    bounds,
-    launches_of,
-    median_intervals,
-    timed,
-)
-from analysis.study import COMPARED, ENDS, NAMES, NAN, POINT, Array, Study, bounded
+from analysis.stats import NOT_NEGATIVE, Launches, add_bounded, bounds, launches_of, median_intervals, timed
+from analysis.study import COMPARED, ENDS, FEWEST_REPEATS, NAMES, NAN, POINT, Array, Study, bounded
 from analysis.text import Row, count, percent
 from unet_scaling.study.config import Framework, RunConfig
 from unet_scaling.study.record_lines import Header

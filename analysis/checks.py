@@ -51,8 +51,8 @@ from analysis.machines import (
 )
 from analysis.nodes import check_shares
 from analysis.options import own_options
-from analysis.stats import FEWEST_REPEATS, kept_though_disturbed
-from analysis.study import COMPARED, NAMES, NOT_RECORDED, POINT, Study
+from analysis.stats import kept_though_disturbed
+from analysis.study import COMPARED, FEWEST_REPEATS, NAMES, NOT_RECORDED, POINT, Study
 from analysis.text import Row, clean, count, first_of, lines, listed, repeats_text
 from unet_scaling.study.facts import (
     BATCHES,

@@ -37,7 +37,7 @@ from analysis.sides import (
     unequal_samples,
     why_no_difference,
 )
-from analysis.study import NAMES, NAN, Array, Score
+from analysis.study import FEWEST_REPEATS, NAMES, NAN, RECOMMENDED_REPEATS, Array, Score
 from analysis.tables import COMPARE_LINES, Grid, as_csv, make_grid, text_column
 from analysis.text import after, clean, count, lines, listed, page, sentence, series_name, with_restriction
 from analysis.trust import Light
@@ -149,7 +149,7 @@ def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) 
         seeds_a, lost_a, steps_a, learned_a = of_a[match.a.runs]
         seeds_b, lost_b, steps_b, learned_b = of_b[match.b.runs]
         common = [seed for seed in seeds_a if seed in seeds_b]
-        is_paired = len(common) >= stats.FEWEST_REPEATS
+        is_paired = len(common) >= FEWEST_REPEATS
         refused = why_no_difference(a, b, match)
         contrast: dict[str, float] = {}
         if is_paired and not refused:
@@ -185,7 +185,7 @@ def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) 
         iou_difference_high=found["high"],
         iou_p_adjusted=found["p_adjusted"],
         iou_outcome=[
-            decided or outcome_of(own, (A_HIGHER, B_HIGHER), stats.RECOMMENDED_REPEATS, equal=equal)
+            decided or outcome_of(own, (A_HIGHER, B_HIGHER), RECOMMENDED_REPEATS, equal=equal)
             for decided, *own in ends
         ],
     )

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import stats
-from analysis.study import COMPARED, NAMES, POINT, Array, Study, bounded
+from analysis.study import COMPARED, NAMES, POINT, RECOMMENDED_REPEATS, Array, Study, bounded
 from analysis.text import Row, clean, count, first_of
 from unet_scaling.study.config import Framework
 
@@ -328,7 +328,7 @@ def outcome_of(
         claim = equal.claim
         if low < equal.low or high > equal.high:
             return CANNOT_TELL
-    return WITHHELD if doubts else claim if repeats >= stats.RECOMMENDED_REPEATS else f"{SUGGESTS}{claim}"
+    return WITHHELD if doubts else claim if repeats >= RECOMMENDED_REPEATS else f"{SUGGESTS}{claim}"
 
 
 def shows_none(row: Row) -> bool:
@@ -448,7 +448,7 @@ def each_against_native(study: Study, arms: pd.DataFrame, arms_iou: pd.DataFrame
     most = NEGLIGIBLE_SHARE
     within = (table["ratio_low"] > 1 - most) & (table["ratio_high"] < 1 + most)
     busier = (table["busy_share_native"] - table["busy_share_other"]).abs() > most
-    is_sure = (table["pairs"] >= stats.RECOMMENDED_REPEATS) & (table["doubts"] == "") & ~busier
+    is_sure = (table["pairs"] >= RECOMMENDED_REPEATS) & (table["doubts"] == "") & ~busier
     table["costs"] = np.where(within & is_sure, f"within {most:.0%}", "not shown")
     table["outcome"] = [
         outcome.replace(HOROVOD_FASTER, f"{NAMES[framework]} faster")

@@ -19,10 +19,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.older import EPOCHS_PER_HOUR
 from analysis.records import escape_unprintable
 from analysis.study import (
     EPOCH_COLUMNS,
+    EPOCHS_PER_HOUR,
     EVALUATION_COLUMNS,
     NAMES,
     NAN,

@@ -28,8 +28,7 @@ import pandas as pd
 from analysis import contrast
 from analysis.load import load_study
 from analysis.points import slowed_on_one
-from analysis.stats import FEWEST_REPEATS, RECOMMENDED_REPEATS
-from analysis.study import COMPARED, POINT, Study
+from analysis.study import COMPARED, FEWEST_REPEATS, POINT, RECOMMENDED_REPEATS, Study
 from analysis.text import Row, count
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.config import Framework

@@ -33,8 +33,8 @@ from analysis.budget import (
 from analysis.contrast import shows_none, sides
 from analysis.decide import Recommendation, slower_framework
 from analysis.facts import is_sharing
-from analysis.stats import CONFIDENCE, SHARE, apart, bounds, launches_of, timed
-from analysis.study import COMPARED, ENDS, NAN, POINT, SERIES, Study, bounded
+from analysis.stats import SHARE, apart, bounds, launches_of, timed
+from analysis.study import COMPARED, CONFIDENCE, ENDS, NAN, POINT, SERIES, Study, bounded
 from analysis.text import lines
 from unet_scaling.study.config import Framework
 from unet_scaling.study.disturbance import DISTURBED_SHARE

@@ -16,8 +16,7 @@ import pandas as pd
 from analysis.answer import NO_CLUSTER_FILE, is_of_slurm, study_file_name
 from analysis.assemble import Report
 from analysis.columns import table_of
-from analysis.stats import CONFIDENCE
-from analysis.study import NAMES, Score, Study
+from analysis.study import CONFIDENCE, NAMES, Score, Study
 from analysis.tables import Column, integer_column, number_column, point_keys, text_column
 from analysis.text import (
     UNKNOWN,

@@ -9,8 +9,8 @@ import pandas as pd
 
 from analysis.beside import Estimate, PredictedPoint, PredictionFile, prediction_inputs, series_sha256
 from analysis.predict import FARTHEST_HELD_RATIO, Series, all_series
-from analysis.stats import CONFIDENCE, median_intervals, share_interval, timed
-from analysis.study import NAN, POINT, SERIES, Array, Names, Study, bounded
+from analysis.stats import median_intervals, share_interval, timed
+from analysis.study import CONFIDENCE, NAN, POINT, SERIES, Array, Names, Study, bounded
 from analysis.text import count, listed, number, number_with_interval, percent
 from unet_scaling import commit
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError

@@ -29,7 +29,17 @@ from analysis.judged import (
     trained_of,
     why_not_judged,
 )
-from analysis.study import COMPARED, NAMES, NAN, POINT, Array, Study, bounded
+from analysis.study import (
+    COMPARED,
+    FEWEST_REPEATS,
+    NAMES,
+    NAN,
+    POINT,
+    RECOMMENDED_REPEATS,
+    Array,
+    Study,
+    bounded,
+)
 from analysis.text import bracketed, count, lines
 from unet_scaling.study.config import Framework
 from unet_scaling.study.options import FEWEST_JUDGED_STEPS, FEWEST_TEST_SAMPLES
@@ -135,7 +145,7 @@ class MarginTest:
 
 def answer_of(difference: Mapping[str, float], *, yes: bool, no: bool) -> MarginAnswer:
     """Return what a difference answers; of 3 or 4 seeds, what they suggest."""
-    is_few = difference["pairs"] < stats.RECOMMENDED_REPEATS
+    is_few = difference["pairs"] < RECOMMENDED_REPEATS
     if yes:
         return "suggests yes" if is_few else "yes"
     if no:
@@ -362,9 +372,9 @@ def differences_of(
 def _evidence(study: Study, point: PointSeeds, other: PointSeeds, test: MarginTest) -> Iterator[str]:
     difference, learning = test.difference, test.learning
     pairs = int(difference["pairs"])
-    if pairs < stats.FEWEST_REPEATS:
+    if pairs < FEWEST_REPEATS:
         have = f"{count(pairs, 'repeat')} in common"
-        yield f"{have}: at least {stats.FEWEST_REPEATS} are needed, {stats.RECOMMENDED_REPEATS} recommended"
+        yield f"{have}: at least {FEWEST_REPEATS} are needed, {RECOMMENDED_REPEATS} recommended"
     elif math.isnan(difference["difference"]):
         yield f"the {study.score.title} of a run is not known: its counts give none"
     else:

@@ -12,8 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from analysis.stats import FEWEST_REPEATS
-from analysis.study import NAN, POINT, RUNNING, SERIES, Array, Study
+from analysis.study import FEWEST_REPEATS, NAN, POINT, RUNNING, SERIES, Array, Study
 from unet_scaling.study.options import FEWEST_JUDGED_STEPS, FEWEST_TEST_SAMPLES
 
 # What a score that still rises is not thought to make up for.

@@ -26,7 +26,6 @@ from analysis.options import (
     varying,
     with_common_places,
 )
-from analysis.stats import parallel_map
 from analysis.study import (
     ABSENT,
     ASKED_COLUMNS,
@@ -54,6 +53,7 @@ from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.disturbance import disturbance
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import Criteria
+from unet_scaling.study.parallel import parallel_map
 from unet_scaling.study.record import (
     RECORD_NAME,
     Record,

@@ -36,10 +36,10 @@ from analysis.contrast import (
     withhold_claims,
     yes,
 )
-from analysis.stats import FEWEST_REPEATS
 from analysis.study import (
     ABSENT,
     COMPARED,
+    FEWEST_REPEATS,
     IS_READ,
     NAMES,
     NAN,

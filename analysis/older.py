@@ -24,6 +24,7 @@ import pandas as pd
 from analysis.records import Columns, escape_unprintable, row_table, stacked_columns
 from analysis.study import (
     EPOCH_COLUMNS,
+    EPOCHS_PER_HOUR,
     EVALUATION_COLUMNS,
     NAN,
     SECONDS_PER_HOUR,
@@ -39,11 +40,10 @@ from analysis.text import lines
 from analysis.valid import SHORTEST_STEP_SECONDS
 from unet_scaling.study.config import FRAMEWORKS, Framework
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.older_log import OLDER_LOG_HEADER
 from unet_scaling.study.run_state import first_problem
-from unet_scaling.study.study_file import OLDER_LOG_HEADER
 
 # A column of these logs' runs alone: epochs of minutes are hardly any in a second.
-EPOCHS_PER_HOUR = "epochs_per_hour"
 FILE_NAME = re.compile(r"log_(?P<horovod>hvd_)?(?P<workers>[1-9][0-9]{0,5})\.csv")
 NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 # What a legend and a column of a table have room for.

@@ -32,14 +32,19 @@ from analysis.iou import (
 from analysis.options import OPERATIONAL, flat_options
 from analysis.points import target_of
 from analysis.predict import UNSEEN_LINK, all_series
-from analysis.stats import (
+from analysis.stats import NOT_NEGATIVE, UNKNOWN_INTERVAL, median_intervals
+from analysis.study import (
+    ENDS,
     FEWEST_REPEATS,
-    NOT_NEGATIVE,
+    NAMES,
+    NAN,
+    POINT,
     RECOMMENDED_REPEATS,
-    UNKNOWN_INTERVAL,
-    median_intervals,
+    SECONDS_PER_HOUR,
+    SERIES,
+    Study,
+    bounded,
 )
-from analysis.study import ENDS, NAMES, NAN, POINT, SECONDS_PER_HOUR, SERIES, Study, bounded
 from analysis.text import Row, capitalised, count, device_of, lines, listed, series_name
 from analysis.trust import Light, Tile, incomplete
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import stats
-from analysis.study import NAN, POINT, SECONDS_PER_HOUR, SERIES, Array, Integers, Study
+from analysis.study import FEWEST_REPEATS, NAN, POINT, SECONDS_PER_HOUR, SERIES, Array, Integers, Study
 from analysis.text import Row
 
 NO_BASELINE = "speed-up: no run on 1 worker"
@@ -112,7 +112,7 @@ def _common_launches(runs: pd.DataFrame, throughput: str) -> Iterator[pd.DataFra
 
 
 def _is_as_fast(series: Array, fastest: Array) -> bool:
-    if min(len(series), len(fastest)) < stats.FEWEST_REPEATS:
+    if min(len(series), len(fastest)) < FEWEST_REPEATS:
         return False
     test = stats.welch(stats.student(series), stats.student(fastest))
     return bool(stats.probability(test) > SLOWER_SIGNIFICANCE)
@@ -157,8 +157,8 @@ def interval_notes(points: pd.DataFrame) -> Iterator[str]:
     if points.empty:
         return
     fewest = int(points["repeats"].min())
-    if fewest < stats.FEWEST_REPEATS:
-        needed = stats.FEWEST_REPEATS
+    if fewest < FEWEST_REPEATS:
+        needed = FEWEST_REPEATS
         yield f"an interval needs at least {needed} repeats of a point; the fewest here: {fewest}"
 
 

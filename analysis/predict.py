@@ -21,7 +21,9 @@ from scipy import special  # type: ignore[import-untyped]
 from analysis import stats
 from analysis.decide import least_efficiency
 from analysis.study import (
+    CONFIDENCE,
     EMULATED,
+    FEWEST_REPEATS,
     NAN,
     POINT,
     SECONDS_PER_HOUR,
@@ -34,12 +36,13 @@ from analysis.study import (
 )
 from analysis.text import Row, count, lines, series_name
 from unet_scaling.study.options import Criteria
+from unet_scaling.study.parallel import parallel_map
 
 # Two points and compute alone leave nothing to tell transfer from anything else.
 FEWEST_COUNTS = 3
 # 999 values leave 1000 ranks for a further one: 2.5 % are 25 of them (Davison and Hinkley 1997).
 DRAWS = 999
-EDGES = ((1 - stats.CONFIDENCE) / 2, (1 + stats.CONFIDENCE) / 2)
+EDGES = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 # Relative. No clock and no model agree better; it keeps one lucky fit from getting all the weight.
 SMALLEST_MISFIT = 1e-3
 # Relative. A misfit of a factor e tells nothing any more; the bound keeps the numbers finite.
@@ -195,7 +198,7 @@ def fit_step_time(counts: Counts, launches: Sequence[Array]) -> StepTime:
     weights = np.array([design.weight for design in designs])
 
     medians = np.stack([_resampled_medians(times, random) for times in launches], axis=1)
-    repeated = all(len(times) >= stats.FEWEST_REPEATS for times in launches)
+    repeated = all(len(times) >= FEWEST_REPEATS for times in launches)
     variance = float(np.var(np.log(medians), axis=0).mean()) if repeated else 0.0
     # Each design exactly as often as its chance says.
     shares = np.cumsum(np.sqrt(weights) / np.sqrt(weights).sum())
@@ -216,7 +219,7 @@ def fit_step_time(counts: Counts, launches: Sequence[Array]) -> StepTime:
 
 def _resampled_medians(times: Array, random: np.random.Generator) -> Array:
     """Return medians of launches drawn anew, [DRAWS]; always their median where they are too few."""
-    if len(times) < stats.FEWEST_REPEATS:
+    if len(times) < FEWEST_REPEATS:
         return np.full(DRAWS, np.median(times))
     return np.asarray(np.median(random.choice(times, (DRAWS, len(times))), axis=1))
 
@@ -323,8 +326,8 @@ class Series:
         """Yield what to know of each prediction of this series."""
         if (self.counts.nodes == 1).all():
             yield f"{UNSEEN_LINK}: what is expected holds within one node only"
-        if min(map(len, self.launches)) < stats.FEWEST_REPEATS:
-            few = f"a point has fewer than {stats.FEWEST_REPEATS} launches"
+        if min(map(len, self.launches)) < FEWEST_REPEATS:
+            few = f"a point has fewer than {FEWEST_REPEATS} launches"
             yield f"{few}: the intervals carry no launch-to-launch variation, only the misfit of the model"
 
 
@@ -365,7 +368,7 @@ def extrapolate(study: Study) -> tuple[pd.DataFrame, list[str]]:
     """
     every = all_series(study)
     known = [series for series in every if not series.why_unpredictable]
-    checks = dict(zip(known, stats.parallel_map(_checks, known, chunk=SERIES_AT_ONCE), strict=True))
+    checks = dict(zip(known, parallel_map(_checks, known, chunk=SERIES_AT_ONCE), strict=True))
     rows = []
     notes = []
     for series in every:
@@ -410,8 +413,7 @@ REQUEST_COLUMNS = (
 # Of counts between the largest measured and twice as many.
 MOST_PREDICTED_POINTS = 8
 EXACT_BASELINE = (
-    f"fewer than {stats.FEWEST_REPEATS} launches on 1 worker: "
-    "intervals of the efficiency take their speed as exact"
+    f"fewer than {FEWEST_REPEATS} launches on 1 worker: intervals of the efficiency take their speed as exact"
 )
 
 
@@ -429,7 +431,7 @@ def request_table(study: Study, points: pd.DataFrame) -> pd.DataFrame:
         own = (study.runs[SERIES] == list(series.key)).all(axis=1)
         trained = NAN if study.kind == EMULATED else float(epochs[own].median())
         every.append((series, alike.to_dict("records"), trained))
-    rows = [row for of in stats.parallel_map(_rows, every, chunk=SERIES_AT_ONCE) for row in of]
+    rows = [row for of in parallel_map(_rows, every, chunk=SERIES_AT_ONCE) for row in of]
     return pd.DataFrame(rows, columns=list(REQUEST_COLUMNS))
 
 
@@ -445,7 +447,7 @@ def _rows(known: tuple[Series, Sequence[Row], float]) -> list[tuple[Any, ...]]:
         fewest = min(row["repeats"] for row in points if row["workers"] in (1, workers))
         seconds, worker_hours = ([of / each for each in throughputs] for of in (steps, hours))
         efficiency = [point[name] for name in bounded("efficiency")]
-        promised = stats.CONFIDENCE if fewest >= stats.FEWEST_REPEATS else NAN
+        promised = CONFIDENCE if fewest >= FEWEST_REPEATS else NAN
         key = (*series.key, workers, "measured")
         rows.append((*key, *seconds, *efficiency, *worker_hours, promised, ""))
     return [*rows, *_predicted(series, points[-1], epochs)] if points else rows
@@ -458,7 +460,7 @@ def _predicted(series: Series, largest: Row, epochs: float) -> Iterator[tuple[An
     most = int(largest["workers"])
     # Epochs have as many images as those of the largest count.
     work = float(largest["throughput"] / largest["epochs_per_second"]) * epochs / SECONDS_PER_HOUR
-    exact = EXACT_BASELINE if len(series.launches[0]) < stats.FEWEST_REPEATS else ""
+    exact = EXACT_BASELINE if len(series.launches[0]) < FEWEST_REPEATS else ""
     counts = {round(each) for each in np.linspace(most, 2 * most, MOST_PREDICTED_POINTS + 1)} - {most}
     for workers in sorted(counts):
         at = series.counts.at(workers)
@@ -466,7 +468,7 @@ def _predicted(series: Series, largest: Row, epochs: float) -> Iterator[tuple[An
         seconds = forecast.bounded
         efficiency = _efficiency(series.launches[0], forecast)
         hours = [workers * work * each / forecast.work for each in seconds]
-        promised = stats.CONFIDENCE if len(forecast.draws) else NAN
+        promised = CONFIDENCE if len(forecast.draws) else NAN
         key = (*series.key, workers, "predicted")
         yield *key, *seconds, *efficiency, *hours, promised, forecast.why or exact
 
@@ -481,7 +483,7 @@ def _efficiency(alone: Array, forecast: Forecast) -> list[float]:
     if not len(forecast.draws):
         return [ratio, *stats.UNKNOWN_INTERVAL]
     medians: Array = np.full(1, np.median(alone))
-    if len(alone) >= stats.FEWEST_REPEATS:
+    if len(alone) >= FEWEST_REPEATS:
         (replicated,) = stats.replicates(alone[None])
         medians = np.random.default_rng(stats.RESAMPLING_SEED).choice(replicated, len(forecast.draws))
     low, high = np.quantile(medians / forecast.draws, EDGES)

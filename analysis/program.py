@@ -24,13 +24,13 @@ from analysis.figures.svg import DrawnFigure, picture
 from analysis.html import MAIN, report_page, which_framework
 from analysis.load import load_study
 from analysis.older import arm_names, epoch_work, load_reference
-from analysis.stats import parallel_map
 from analysis.study import COMPARED, Study, names_of
 from analysis.tables import Column, number_column
 from analysis.text import clean, labelled
 from unet_scaling.study.console import CleanConsole
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
 from unet_scaling.study.files import READABLE, write_atomically
+from unet_scaling.study.parallel import parallel_map
 
 PAGE_NAME = "report.html"
 

@@ -17,8 +17,8 @@ from scipy import special  # type: ignore[import-untyped]
 
 from analysis.answer import COST_TITLE, Answer
 from analysis.points import summarise
-from analysis.stats import CONFIDENCE, SHARE, launches_of, median_intervals, share_interval
-from analysis.study import NAN, POINT, Array, Explained, Study, bounded
+from analysis.stats import SHARE, launches_of, median_intervals, share_interval
+from analysis.study import CONFIDENCE, NAN, POINT, Array, Explained, Study, bounded
 from analysis.text import bracketed, count, first_of, labelled, percent
 from analysis.trust import Tile
 from unet_scaling.study.record_lines import Header, SaliencyPhases

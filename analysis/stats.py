@@ -13,12 +13,10 @@ for every drawn launch. `python -m benchmarks.coverage` prints how often these i
 """
 
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,18 +25,21 @@ from numpy.typing import NDArray
 # Not scipy.stats: to import it takes longer than a small report does.
 from scipy import special  # type: ignore[import-untyped]
 
-from analysis.study import NAN, POINT, Array, Integers, Study
+from analysis.study import (
+    CONFIDENCE,
+    FEWEST_REPEATS,
+    NAN,
+    POINT,
+    Array,
+    Integers,
+    Study,
+)
 from unet_scaling.study.repeats import FIXED_SIGNIFICANCE
 
-# The range of 2 launches holds the median in half of all cases: no interval worth the name.
-FEWEST_REPEATS = 3
-# The fewest whose range, whatever the noise, holds the median with nearly the confidence below.
-RECOMMENDED_REPEATS = 5
 # From so many launches on this share is cut off at either end for Student's t: if a tenth of all launches are
 # 30 % slower, a difference of 5 % is then found in 80 % of studies of 15 repeats, else in 36 %.
 FEWEST_TRIMMED = 8
 TRIMMED_SHARE = 0.2
-CONFIDENCE = 0.95
 # 50 replicates lie beyond each end of an interval.
 RESAMPLES = 2000
 RESAMPLING_SEED = 0
@@ -61,8 +62,6 @@ ABOVE_ZERO = 1e-9
 CHANCE_OF_APART = 0.001
 CONTRAST_COLUMNS = ("median", "low", "high", "centre", "error", "freedom", "fewest")
 
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 Interval = tuple[float, float]
 UNKNOWN_INTERVAL: Interval = (NAN, NAN)
 # What a number can be at all. A bootstrap knows no bounds: at them it may reach beyond by a little.
@@ -491,37 +490,3 @@ def holm(probability: Array) -> Array:
     adjusted = np.empty(tests)
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate((tests - np.arange(tests)) * probability[order]))
     return adjusted
-
-
-# The function of a process beside this one. It is sent once, as it may hold the tables of a whole study.
-_function: list[Callable[[Any], Any]] = []
-
-
-def parallel_map(
-    function: Callable[[_Item], _Result], items: Sequence[_Item], *, chunk: int = 1
-) -> Iterator[_Result]:
-    """Return `function` of each item, computed by one process per available core, `chunk` items at a time.
-
-    They begin at once: the caller may do something else before it takes the results, but start no processes.
-    None is started for a single chunk or on a single core. What `function` raises is raised as its result is
-    taken.
-    """
-    processes = min(len(os.sched_getaffinity(0)), -(-len(items) // chunk))
-    if processes < 2:
-        return map(function, items)
-    pool = ProcessPoolExecutor(processes, initializer=_keep, initargs=(function,))
-    results = pool.map(_call, items, chunksize=chunk)
-
-    def taken() -> Iterator[_Result]:
-        with pool:
-            yield from cast(Iterator[_Result], results)
-
-    return taken()
-
-
-def _keep(function: Callable[[Any], Any]) -> None:
-    _function[:] = [function]
-
-
-def _call(item: object) -> object:
-    return _function[0](item)

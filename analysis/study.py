@@ -26,6 +26,13 @@ pd.set_option("mode.string_storage", "python")
 
 NAN = float("nan")
 SECONDS_PER_HOUR = 3600.0
+EPOCHS_PER_HOUR = "epochs_per_hour"
+# Of every interval.
+CONFIDENCE = 0.95
+# The range of 2 launches holds the median in half of all cases: no interval worth the name.
+FEWEST_REPEATS = 3
+# The fewest whose range, whatever the noise, holds the median with nearly the confidence above.
+RECOMMENDED_REPEATS = 5
 Names = Mapping[Framework, str]
 NAMES: Names = FRAMEWORK_TITLES
 # The comparison of every report; contrast.py has further frameworks against native DDP.

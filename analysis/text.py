@@ -15,8 +15,17 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from analysis.stats import CONFIDENCE, FEWEST_REPEATS, RECOMMENDED_REPEATS
-from analysis.study import NAMES, SECONDS_PER_HOUR, Names, Study, StudyKind, bounded
+from analysis.study import (
+    CONFIDENCE,
+    FEWEST_REPEATS,
+    NAMES,
+    RECOMMENDED_REPEATS,
+    SECONDS_PER_HOUR,
+    Names,
+    Study,
+    StudyKind,
+    bounded,
+)
 from unet_scaling.study.texts import CALLED
 from unet_scaling.study.texts import clean as clean
 from unet_scaling.study.texts import count as count

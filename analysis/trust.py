@@ -16,7 +16,7 @@ from scipy import special  # type: ignore[import-untyped]
 
 from analysis import stats
 from analysis.contrast import NO, NOT_KNOWN, QUIET, YES, Check, PointPair
-from analysis.study import NAN, POINT, Array, Study
+from analysis.study import FEWEST_REPEATS, NAN, POINT, RECOMMENDED_REPEATS, Array, Study
 from analysis.text import count, listed, number, percent
 from unet_scaling.study.run_state import Exclusion
 
@@ -301,11 +301,11 @@ class Trust:
         steady = self.steadiness.loc[self.steadiness["run"].isin(runs["run"]), "steady"]
         yield _steady(steady, int(runs["epochs_used"].min()))
         fewest = int(runs.groupby(["framework", "knobs", "workers"]).size().min())
-        light: Light = "good" if fewest >= stats.RECOMMENDED_REPEATS else "caution"
-        needed = f"{stats.FEWEST_REPEATS} are needed, {stats.RECOMMENDED_REPEATS} recommended"
+        light: Light = "good" if fewest >= RECOMMENDED_REPEATS else "caution"
+        needed = f"{FEWEST_REPEATS} are needed, {RECOMMENDED_REPEATS} recommended"
         repeats = count(fewest, "repeat")
         yield Reason(
-            light if fewest >= stats.FEWEST_REPEATS else "bad",
+            light if fewest >= FEWEST_REPEATS else "bad",
             f"{repeats} at the point with the fewest: {needed}",
             "" if light == "good" else repeats,
         )

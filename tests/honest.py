@@ -19,6 +19,7 @@ from tests.records import digest, make_header, make_probe, make_workers, write_a
 from unet_scaling.measure.epoch_meter import StepSample
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.files import write_verified
+from unet_scaling.study.older_log import older_log
 from unet_scaling.study.record import RECORD_NAME
 from unet_scaling.study.record_lines import (
     PHASE_COLUMNS,
@@ -36,7 +37,6 @@ from unet_scaling.study.record_lines import (
     Startup,
     WorkerFacts,
 )
-from unet_scaling.study.study_file import older_log
 from unet_scaling.training import learning_rate
 
 Array = NDArray[np.float64]

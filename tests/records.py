@@ -12,6 +12,7 @@ import numpy as np
 from unet_scaling.group.identity import KEEP_MEMORY
 from unet_scaling.measure.ping_pong import HostPair
 from unet_scaling.study.config import Framework, RunConfig, StudyConfig
+from unet_scaling.study.older_log import OLDER_LOG_HEADER
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
 from unet_scaling.study.record_lines import (
     PHASE_COLUMNS,
@@ -26,7 +27,6 @@ from unet_scaling.study.record_lines import (
     ScriptHeader,
     WorkerFacts,
 )
-from unet_scaling.study.study_file import OLDER_LOG_HEADER
 
 # More than any test's epoch has.
 GRADIENT_BYTES = 1_948_580  # of the reference network in float32

@@ -13,9 +13,8 @@ from analysis.figures.frame import MOST_OPTIONS, Chart, Inputs, drawn_series
 from analysis.figures.kinds import Forest, Line, ShareCurve, Stack, TrainingCurve
 from analysis.figures.style import LINE_STYLES
 from analysis.played import kept_farthest_first, kept_ious
-from analysis.stats import CONFIDENCE, FEWEST_REPEATS
 from analysis.strategies import CLAIMS, changed_options
-from analysis.study import COMPARED, ENDS, NAMES, POINT, Score, Study, bounded
+from analysis.study import COMPARED, CONFIDENCE, ENDS, FEWEST_REPEATS, NAMES, POINT, Score, Study, bounded
 from unet_scaling.study.texts import score_title
 
 # More rows are nobody's first look; all are in comparison.csv, or compare.csv.

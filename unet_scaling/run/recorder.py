@@ -49,6 +49,7 @@ from unet_scaling.study.errors import (
 )
 from unet_scaling.study.facts import moved
 from unet_scaling.study.files import write_atomically, write_json_with_checksum, write_verified
+from unet_scaling.study.older_log import older_log
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
 from unet_scaling.study.record_lines import (
     PICTURES_NAME,
@@ -67,7 +68,7 @@ from unet_scaling.study.record_lines import (
     Startup,
     WorkerFacts,
 )
-from unet_scaling.study.study_file import LOG_NAME, older_log
+from unet_scaling.study.study_file import LOG_NAME
 from unet_scaling.study.texts import score_title
 
 if TYPE_CHECKING:

@@ -25,7 +25,6 @@ from unet_scaling.study.config import (
 from unet_scaling.study.errors import UserError, or_user_error
 from unet_scaling.study.files import read_json_with_checksum
 from unet_scaling.study.options import BUILT_IN_TABLES, OPTION_TABLES, TASK_DATA_KEYS
-from unet_scaling.study.record_lines import Epoch, Evaluation
 from unet_scaling.study.repeats import HISTORY_KEY, PRECISION_WORDS
 from unet_scaling.study.texts import LAUNCH_HINT
 from unet_scaling.study.validation import StrictModel, fault_lines, read_toml, user_message, validated
@@ -35,8 +34,6 @@ CONFIG_NAME = "config.json"
 JOB_NAME = "job.json"
 OUTPUT_NAME = "output.log"
 LOG_NAME = "log.csv"
-# Its first line, in the layout of the older study; its first column has no name.
-OLDER_LOG_HEADER = ",time_per_epoch,loss,lr,training_time,test_time,iou"
 PING_PONG_NAME = "ping_pong.json"
 CHECKPOINTS = "checkpoint-*.pt"
 # The key of study.json that a study file sets by the words of `repeats`.
@@ -204,18 +201,6 @@ def task_sha256(path: Path, key: str) -> str:
     """Return the SHA-256 of the file of a task; UserError that begins with `key` where it cannot be read."""
     with or_user_error(f"{key}: found {path}, which cannot be read"):
         return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def older_log(epochs: list[Epoch], result: Evaluation) -> str:
-    """Return one row per epoch, in seconds; what holds for the whole run is repeated in each row."""
-    header = OLDER_LOG_HEADER.removesuffix("iou") + result.score_name
-    score = "" if result.score is None else f"{result.score:.6f}"
-    rows = [
-        f"{epoch.epoch},{epoch.seconds:.6f},{epoch.loss:.6f},{epoch.learning_rate:.6f},"
-        f"{result.training_seconds:.6f},{result.seconds:.6f},{score}"
-        for epoch in epochs
-    ]
-    return "\n".join([header, *rows]) + "\n"
 
 
 @cache
