@@ -83,7 +83,7 @@ twins: ## what changes from one framework to the other, also into README.md and 
 	@$(VENV_PYTHON) -m tests.readme --write
 
 docs: ## write the column lists of docs/columns.md, the keys of docs/study.md and the schemas for editors
-	@$(VENV_PYTHON) -m analysis.columns --write
+	@$(VENV_PYTHON) -m analysis.report.columns --write
 	@$(VENV_PYTHON) -m slurm.reference --write
 
 evidence: ## unpack the committed records that pages rest on into build/evidence

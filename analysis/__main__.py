@@ -30,9 +30,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from analysis import compare_command, predict_command
-from unet_scaling.study.command_line import CommandLine, named_folder
-from unet_scaling.study.errors import UserError, run_program
+from analysis.compare import command as compare_command
+from analysis.predict import command as predict_command
+from unet_scaling.base.command_line import CommandLine, named_folder
+from unet_scaling.base.errors import UserError, run_program
 
 # As the first argument; a study folder of such a name is given as ./compare.
 OTHER_COMMANDS = {"compare": compare_command.main, "predict": predict_command.main}
@@ -55,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = command_line().parse_args(given)
     _require_fitting(options)
     # Only now: --help and a wrong option need not wait for pandas and matplotlib.
-    from analysis.program import report_study
+    from analysis.report.program import report_study
 
     return report_study(options)
 

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from unet_scaling.base.texts import score_title
+from unet_scaling.format.record_lines import PHASE_COLUMNS, STARTUP_COLUMNS, Header, Saliency, ScriptHeader
+from unet_scaling.format.run_state import Exclusion, State
+from unet_scaling.format.saliency import SaliencyManifest
 from unet_scaling.study.config import FRAMEWORK_TITLES, Framework, RunConfig
 from unet_scaling.study.options import CRITERIA_OF_OWN_TASK, Criteria
-from unet_scaling.study.record_lines import PHASE_COLUMNS, STARTUP_COLUMNS, Header, Saliency, ScriptHeader
 from unet_scaling.study.repeats import FIXED_SIGNIFICANCE, Precision
-from unet_scaling.study.run_state import Exclusion, State
-from unet_scaling.study.saliency import SaliencyManifest
-from unet_scaling.study.texts import score_title
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -102,7 +102,7 @@ class Run:
 
     `options` and `knobs` are labels of what varies in the study, in all frameworks or in one only. `hosts`
     are those of all its attempts, and `started_utc` is the first one's. `disturbed` is why the launch counts
-    as disturbed (unet_scaling/study/disturbance.py), empty where it does not. `statistics` says which of the
+    as disturbed (unet_scaling/format/disturbance.py), empty where it does not. `statistics` says which of the
     norm layers `iou` is of, and `iou_running` is the score with those that training left.
     """
 
@@ -184,7 +184,7 @@ BUILT_IN_COLUMNS = frozenset(
     ("dice", "image_iou", "true_positive", "false_positive", "false_negative", "true_negative")
 )
 # What columns, files, figures and keys of a report are called besides those named for the score; written by
-# python -m analysis.columns --write.
+# python -m analysis.report.columns --write.
 TAKEN_NAMES_FILE = Path(__file__).with_name("taken_names.txt")
 TAKEN_NAMES = frozenset(TAKEN_NAMES_FILE.read_text().split())
 # What such a name may end in.
@@ -271,7 +271,7 @@ EMULATED = StudyKind(
     unknown="not emulated",
 )
 NOT_PROVEN_EQUAL = "arms not proven equal"
-# Of unet_scaling/record: the runs are real, but nothing shows that two scripts do the same work.
+# Of unet_scaling/record.py: the runs are real, but nothing shows that two scripts do the same work.
 SCRIPTS = StudyKind(
     compares=False,
     restricted=f"recorded in scripts, {NOT_PROVEN_EQUAL}",
@@ -292,7 +292,7 @@ class Study:
     scores       one row per evaluation and score of these runs, where their task has several: SCORE_COLUMNS
     left_out     one row per `LeftOut`
     budgets      one row per worker of these runs, sums over the epochs in use: BUDGET_COLUMNS;
-                 analysis/records.py says what each is
+                 analysis/read/records.py says what each is
     probes       one row per message size of these runs' probes: PROBE_COLUMNS
     startups     one row per worker of the runs whose record has its start: STARTUP_TABLE_COLUMNS
     ping_pongs   one row per pair of hosts and job that timed MPI between them: PING_PONG_COLUMNS
@@ -308,7 +308,7 @@ class Study:
     score        that is judged; in all tables it is the column `iou`
     iou_scope    what the score was computed on
     notes        what the reader of any figure should know
-    digests      of what each of these runs measured, by run (analysis/records.py)
+    digests      of what each of these runs measured, by run (analysis/read/records.py)
     image_ious   IoU of each test image in the last evaluation, by run; of runs that record it
     significance  of all comparisons together: smaller where repeats were added after a look at the results
     asked        one row per run that study.json asks for, and of each further repeat: ASKED_COLUMNS, with

@@ -26,9 +26,9 @@ from analysis.study import (
     StudyKind,
     bounded,
 )
-from unet_scaling.study.texts import CALLED
-from unet_scaling.study.texts import clean as clean
-from unet_scaling.study.texts import count as count
+from unet_scaling.base.texts import CALLED
+from unet_scaling.base.texts import clean as clean
+from unet_scaling.base.texts import count as count
 
 UNKNOWN = "—"
 NOT_RESOLVED = "(no usable interval)"

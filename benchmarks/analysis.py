@@ -25,9 +25,9 @@ import psutil
 
 from tests.records import make_header, make_result
 from tests.studies import make_run
+from unet_scaling.format.record import RECORD_NAME, line_with_checksum
+from unet_scaling.format.record_lines import End, Epoch
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig
-from unet_scaling.study.record import RECORD_NAME, line_with_checksum
-from unet_scaling.study.record_lines import End, Epoch
 
 WORKERS = (1, 2, 4, 6, 8, 10, 12, 14)
 REPEATS = 5

@@ -21,15 +21,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from analysis.checks import fairness_checks
-from analysis.contrast import FASTER, SUGGESTED, compare, withhold
-from analysis.decide import half_widths, recommend
-from analysis.iou import iou_between_frameworks, iou_table
-from analysis.points import cost_table, summarise
-from analysis.stats import corrected
+from analysis.judge.checks import fairness_checks
+from analysis.judge.decide import half_widths, recommend
+from analysis.judge.trust import outlying_launches, run_steadiness
+from analysis.numbers.contrast import FASTER, SUGGESTED, compare, withhold
+from analysis.numbers.iou import iou_between_frameworks, iou_table
+from analysis.numbers.points import cost_table, summarise
+from analysis.numbers.stats import corrected
 from analysis.study import Array, Study
-from analysis.trust import outlying_launches, run_steadiness
-from slurm.study_folder import in_launch_order
+from slurm.launch.study_folder import in_launch_order
 from tests.simulated import study_of
 from unet_scaling.study.config import FRAMEWORKS, StudyConfig
 from unet_scaling.study.repeats import (

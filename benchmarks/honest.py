@@ -33,19 +33,18 @@ from typing import Literal
 
 import numpy as np
 
-from analysis.assemble import Judged, judge
-from analysis.contrast import NO, WITHHELD
-from analysis.load import load_study
-from analysis.stats import share_interval
+from analysis.kinds.assemble import Judged, judge
+from analysis.numbers.contrast import NO, WITHHELD
+from analysis.numbers.stats import share_interval
+from analysis.read.load import load_study
 from analysis.study import Array
-from slurm.study_folder import in_launch_order
+from slurm.launch.study_folder import in_launch_order
 from tests.records import digest, make_header, make_result, make_workers
 from tests.studies import make_run
-from unet_scaling.study.config import ALL_FRAMEWORKS, RunConfig, StudyConfig
-from unet_scaling.study.disturbance import disturbance
-from unet_scaling.study.files import write_json_with_checksum
-from unet_scaling.study.record import RECORD_NAME, line_with_checksum, read_record
-from unet_scaling.study.record_lines import (
+from unet_scaling.base.files import write_json_with_checksum
+from unet_scaling.format.disturbance import disturbance
+from unet_scaling.format.record import RECORD_NAME, line_with_checksum, read_record
+from unet_scaling.format.record_lines import (
     PHASE_COLUMNS,
     AttemptFacts,
     Budget,
@@ -56,6 +55,7 @@ from unet_scaling.study.record_lines import (
     Result,
     Resumed,
 )
+from unet_scaling.study.config import ALL_FRAMEWORKS, RunConfig, StudyConfig
 from unet_scaling.study.study_file import STUDY_NAME
 from unet_scaling.training import learning_rate
 

@@ -196,7 +196,7 @@ compile "$cxx" -std=c++17 <<'TEXT' || fail "CXX=$cxx cannot build Horovod ($(rea
 int main() { return std::optional<int>(0).value(); }
 TEXT
 
-# As slurm/processes.py starts workers here: from a shell inside a job, mpiexec would call srun and wait for ever.
+# As slurm/launch/processes.py starts workers here: from a shell inside a job, mpiexec would call srun and wait for ever.
 start_alone() (
     unset "${!SLURM@}" "${!PMI@}" "${!PBS_@}" "${!LSB_@}" "${!PRTE_@}" "${!HYDRA_@}" "${!I_MPI_HYDRA_@}"
     export HYDRA_LAUNCHER=fork I_MPI_HYDRA_BOOTSTRAP=fork PRTE_MCA_plm=ssh OMPI_MCA_plm=isolated

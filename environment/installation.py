@@ -9,15 +9,15 @@ from pathlib import Path
 
 import torch
 
-from slurm.preflight import is_installed
-from slurm.processes import launch
+from slurm.launch.preflight import is_installed
+from slurm.launch.processes import launch
+from unet_scaling.base.command_line import CommandLine
+from unet_scaling.base.errors import EXIT_BUG, UserError, run_program, run_worker
+from unet_scaling.base.texts import count
 from unet_scaling.group.gpus import VISIBLE, Gpus, require_torch, visible_gpus
 from unet_scaling.group.rendezvous import WITHOUT_NCCL, trial_config, twin_functions
 from unet_scaling.group.worker import versions
-from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.config import ALL_FRAMEWORKS, FRAMEWORKS, WRAPPERS, Framework
-from unet_scaling.study.errors import EXIT_BUG, UserError, run_program, run_worker
-from unet_scaling.study.texts import count
 
 CHECK_WORKERS = 2
 

@@ -10,13 +10,13 @@ from horovod.torch import SyncBatchNorm
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from unet_scaling.base.errors import run_worker
 from unet_scaling.group.group import Group
 from unet_scaling.group.rendezvous import horovod_transport, rendezvous
 from unet_scaling.group.worker import start_worker
 from unet_scaling.run.recorder import recording
 from unet_scaling.run.run_folder import open_run
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import run_worker
 from unet_scaling.training import Twin, build_model, build_optimizer, load_task
 from unet_scaling.training_loop import build_step, explain, train_epochs
 

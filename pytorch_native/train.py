@@ -10,13 +10,13 @@ from torch.nn import SyncBatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from unet_scaling.base.errors import run_worker
 from unet_scaling.group.group import Group
 from unet_scaling.group.rendezvous import hold_until_exit, rendezvous
 from unet_scaling.group.worker import start_worker
 from unet_scaling.run.recorder import recording
 from unet_scaling.run.run_folder import open_run
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import run_worker
 from unet_scaling.training import Twin, build_model, build_optimizer, load_task
 from unet_scaling.training_loop import build_step, explain, train_epochs
 

@@ -15,9 +15,8 @@ from rich.console import Console
 
 from slurm.scheduler import Slurm, UnreachableError
 from slurm.states import read_submission
-from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.disturbance import MOST_DISTURBED, disturbance
-from unet_scaling.study.errors import (
+from unet_scaling.base.command_line import CommandLine
+from unet_scaling.base.errors import (
     EXIT_BUG,
     EXIT_DIVERGED,
     EXIT_OK,
@@ -25,7 +24,8 @@ from unet_scaling.study.errors import (
     UserError,
     run_program,
 )
-from unet_scaling.study.record import (
+from unet_scaling.format.disturbance import MOST_DISTURBED, disturbance
+from unet_scaling.format.record import (
     DISTURBED_RECORDS,
     RECORD_NAME,
     attempt_records,
@@ -33,7 +33,7 @@ from unet_scaling.study.record import (
     read_record,
     set_launch_aside,
 )
-from unet_scaling.study.run_state import RecordedRun, State, run_state
+from unet_scaling.format.run_state import RecordedRun, State, run_state
 
 EXIT_CODES: dict[State, int] = {"complete": EXIT_OK, "diverged": EXIT_DIVERGED, "resumable": EXIT_RESUME}
 # Not one, as a node or a file server may fail twice in a row.

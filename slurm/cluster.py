@@ -16,9 +16,9 @@ from pydantic import (
 )
 
 from slurm.scheduler import Slurm
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.validation import Allowed, StrictModel, read_toml, validated
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.validation import Allowed, StrictModel, read_toml, validated
 
 # What to do instead of setting an option, and the options that the submission sets so itself.
 _CURES = {

@@ -11,7 +11,7 @@ from rich.console import Console
 from slurm.cluster import Cluster
 from slurm.render import program_script, write_script
 from slurm.scheduler import GONE, JobState, LimitError, RejectedError, UnreachableError, is_over
-from unet_scaling.study.errors import UserError
+from unet_scaling.base.errors import UserError
 from unet_scaling.study.study_file import OUTPUT_NAME
 
 # Between two looks in the first minute, and later.

@@ -10,10 +10,10 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from slurm.cluster import Cluster, Geometry, geometry, prologue_path
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.files import open_to_append, write_atomically
 from unet_scaling.group.identity import IDENTITY_VARIABLES, KEEP_MEMORY
 from unet_scaling.study.config import PROGRAMS_FOLDER, PROJECT, RunConfig
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.files import open_to_append, write_atomically
 from unet_scaling.study.study_file import OUTPUT_NAME, PING_PONG_NAME
 
 SCRIPT_NAME = "job.sbatch"

@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.texts import retry
 from unet_scaling.group.identity import IDENTITY_VARIABLES
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.texts import retry
 
 # Options and filters of Slurm's commands, which a user's shell or an interactive job sets.
 OF_SLURM = re.compile(r"S(BATCH|LURMD?|RUN|ALLOC|QUEUE|ACCT(MGR)?|CANCEL|INFO|CONTROL|TAT|PRIO|HARE)_")

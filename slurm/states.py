@@ -18,14 +18,14 @@ from slurm.scheduler import (
     UnreachableError,
     is_over,
 )
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.files import read_json_with_checksum, write_json_with_checksum
+from unet_scaling.base.texts import short_digest
+from unet_scaling.base.validation import StrictModel, validated
+from unet_scaling.format.run_state import RecordedRun, RunState, recorded_run, run_state
 from unet_scaling.run.run_claim import trains_on_this_machine
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
-from unet_scaling.study.run_state import RecordedRun, RunState, recorded_run, run_state
 from unet_scaling.study.study_file import JOB_NAME
-from unet_scaling.study.texts import short_digest
-from unet_scaling.study.validation import StrictModel, validated
 
 # "asking": Slurm's answer is not known, so that the job may exist. "limited": Slurm had no room for it.
 SubmissionStatus = Literal["asking", "queued", "rejected", "limited"]

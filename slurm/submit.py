@@ -10,18 +10,18 @@ from rich.console import Console
 from slurm import states
 from slurm.after_run import is_to_be_repeated, may_be_tried_again, set_disturbed_aside
 from slurm.cluster import Cluster, geometry, prologue_path
-from slurm.estimate import KnownSeconds, estimate_text
-from slurm.more_repeats import add_repeats, next_block, note_changed_request
-from slurm.preflight import check_inputs, interval_text, iou_warnings, limit_node_hours, limit_text
+from slurm.launch.estimate import KnownSeconds, estimate_text
+from slurm.launch.more_repeats import add_repeats, next_block, note_changed_request
+from slurm.launch.preflight import check_inputs, interval_text, iou_warnings, limit_node_hours, limit_text
+from slurm.launch.study_folder import Cancellation, StudyFolder, in_launch_order, locked, open_study_folder
 from slurm.render import SCRIPT_NAME, allocation_script, job_script, write_script
 from slurm.scheduler import LimitError, RejectedError, Slurm, UnreachableError
-from slurm.study_folder import Cancellation, StudyFolder, in_launch_order, locked, open_study_folder
+from unet_scaling.base.errors import EXIT_RESUME, EXIT_USAGE, UserError, optional_part
+from unet_scaling.base.texts import clean, retry
+from unet_scaling.format.record import RECORD_NAME, attempt_records, set_launch_aside, take_launch_back
+from unet_scaling.format.run_state import ACTIVE, SUBMITTABLE
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import EXIT_RESUME, EXIT_USAGE, UserError, optional_part
-from unet_scaling.study.record import RECORD_NAME, attempt_records, set_launch_aside, take_launch_back
-from unet_scaling.study.run_state import ACTIVE, SUBMITTABLE
 from unet_scaling.study.study_file import STUDY_NAME
-from unet_scaling.study.texts import clean, retry
 
 DRY_RUN_TOKEN = "dry-run"  # noqa: S105, the name of a job
 # Where Slurm takes no more jobs of this user now: twice as long each time, as jobs end in minutes or hours.

@@ -34,8 +34,8 @@ from tests.tampering import (
     workers,
     write_lines,
 )
+from unet_scaling.format.record_lines import ComputeFacts, Epoch, Evaluation
 from unet_scaling.study.config import Framework, RunConfig
-from unet_scaling.study.record_lines import ComputeFacts, Epoch, Evaluation
 
 Do = Callable[[Path], object]
 # The counts on which gradients are averaged.

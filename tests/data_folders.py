@@ -9,7 +9,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from unet_scaling.study.errors import UserError
+from unet_scaling.base.errors import UserError
 from unet_scaling.study.options import Data
 
 Array = npt.NDArray[Any]

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from slurm.preflight import is_installed
-from slurm.processes import launch
+from slurm.launch.preflight import is_installed
+from slurm.launch.processes import launch
 from tests.cluster import wait_until
 from tests.studies import give_workers, make_point, make_run
 from tests.trained import TrainedRuns
+from unet_scaling.format.record import RECORD_NAME, Record, read_record
+from unet_scaling.format.run_state import RunState, run_state
 from unet_scaling.study.config import PROJECT, Framework, RunConfig
-from unet_scaling.study.record import RECORD_NAME, Record, read_record
-from unet_scaling.study.run_state import RunState, run_state
 
 # 38 training images give 9 steps to an epoch; evaluations in between, two passes to a step.
 OPTIONS: dict[str, Any] = {

@@ -22,12 +22,12 @@ from typing import Any
 import torch
 
 from tests.faults import FILE_BYTES, FILLER_NAME, FLIPPED_VARIABLE, SECONDS_FULL_VARIABLE, Fault
+from unet_scaling.base import errors
 from unet_scaling.data import images
 from unet_scaling.data.batches import RunData
 from unet_scaling.group.identity import identify
 from unet_scaling.run import checkpoint, recorder
 from unet_scaling.strategies.steps import LocalSteps, StaleSteps
-from unet_scaling.study import errors
 from unet_scaling.training import Step
 
 

@@ -14,14 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm.study_folder import StudyFolder
+from slurm.launch.study_folder import StudyFolder
 from tests.records import digest, make_header, make_probe, make_workers, write_all
-from unet_scaling.measure.epoch_meter import StepSample
-from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig, StudyConfig
-from unet_scaling.study.files import write_verified
-from unet_scaling.study.older_log import older_log
-from unet_scaling.study.record import RECORD_NAME
-from unet_scaling.study.record_lines import (
+from unet_scaling.base.files import write_verified
+from unet_scaling.format.older_log import older_log
+from unet_scaling.format.record import RECORD_NAME
+from unet_scaling.format.record_lines import (
     PHASE_COLUMNS,
     Budget,
     CpuFacts,
@@ -37,6 +35,8 @@ from unet_scaling.study.record_lines import (
     Startup,
     WorkerFacts,
 )
+from unet_scaling.measure.epoch_meter import StepSample
+from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig, StudyConfig
 from unet_scaling.training import learning_rate
 
 Array = NDArray[np.float64]

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from analysis.budget import difference_parts
-from analysis.contrast import compare
-from analysis.decide import slower_framework
+from analysis.causes.budget import difference_parts
+from analysis.judge.decide import slower_framework
+from analysis.numbers.contrast import compare
 from analysis.study import BUDGET_COLUMNS, Array, Study
 from tests.simulated import study_of
+from unet_scaling.format.record_lines import PHASE_COLUMNS, Phase
 from unet_scaling.study.config import FRAMEWORKS
-from unet_scaling.study.record_lines import PHASE_COLUMNS, Phase
 
 WORKERS = 4
 STEPS = 40

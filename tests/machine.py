@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from unet_scaling.format.disturbance import DISTURBED_SHARE
 from unet_scaling.group.watchdog import busy_seconds
-from unet_scaling.study.disturbance import DISTURBED_SHARE
 
 needs_a_core_each = pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2, reason="two workers need a core each"

@@ -18,18 +18,18 @@ import slurm.commands.submit
 import slurm.scheduler
 import slurm.states
 import slurm.submit
-import unet_scaling.study.texts
+import unet_scaling.base.texts
 from slurm.cluster import Cluster
+from slurm.launch.study_folder import Cancellation, StudyFolder
 from slurm.scheduler import CALL_SECONDS, Printed
 from slurm.states import base_of
-from slurm.study_folder import Cancellation, StudyFolder
 from slurm.submit import Submitter
 from unet_scaling.study.config import StudyConfig
 
 # Whose time is the clock's.
 TIMED = (
     slurm.scheduler, slurm.states, slurm.submit, slurm.commands.cancel, slurm.commands.status,
-    slurm.commands.submit, unet_scaling.study.texts,
+    slurm.commands.submit, unet_scaling.base.texts,
 )  # fmt: skip
 
 LIVE = ("PENDING", "RUNNING")

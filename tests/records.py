@@ -9,12 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from unet_scaling.group.identity import KEEP_MEMORY
-from unet_scaling.measure.ping_pong import HostPair
-from unet_scaling.study.config import Framework, RunConfig, StudyConfig
-from unet_scaling.study.older_log import OLDER_LOG_HEADER
-from unet_scaling.study.record import RECORD_NAME, RecordWriter
-from unet_scaling.study.record_lines import (
+from unet_scaling.format.older_log import OLDER_LOG_HEADER
+from unet_scaling.format.record import RECORD_NAME, RecordWriter
+from unet_scaling.format.record_lines import (
     PHASE_COLUMNS,
     Budget,
     ComputeFacts,
@@ -27,6 +24,9 @@ from unet_scaling.study.record_lines import (
     ScriptHeader,
     WorkerFacts,
 )
+from unet_scaling.group.identity import KEEP_MEMORY
+from unet_scaling.measure.ping_pong import HostPair
+from unet_scaling.study.config import Framework, RunConfig, StudyConfig
 
 # More than any test's epoch has.
 GRADIENT_BYTES = 1_948_580  # of the reference network in float32

@@ -14,14 +14,14 @@ import pytest
 from pandas.api.types import is_numeric_dtype
 
 from analysis.__main__ import main
-from analysis.assemble import Report, make_report
-from analysis.checks import fairness_checks
-from analysis.columns import TABLES, table_files
-from analysis.compared import compare_studies, comparison_files
-from analysis.exports import export_files, summary_json
-from analysis.load import load_study
-from analysis.older import epoch_work, load_reference
-from analysis.sides import read_side
+from analysis.compare.differences import compare_studies, comparison_files
+from analysis.compare.two_studies import read_side
+from analysis.judge.checks import fairness_checks
+from analysis.kinds.assemble import Report, make_report
+from analysis.older_logs.logs import epoch_work, load_reference
+from analysis.read.load import load_study
+from analysis.report.columns import TABLES, table_files
+from analysis.report.exports import export_files, summary_json
 from analysis.study import ABSENT, ASKED_COLUMNS, COMPARED, IS_READ, POINT, Study
 from analysis.text import sentence
 from unet_scaling.study.options import Criteria
@@ -38,9 +38,9 @@ EMPTY = (
 def without_figures() -> Iterator[None]:
     """Let commands draw nothing while the block runs: figures take most of their time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("analysis.program.draw_figures", lambda _: ())
-        patch.setattr("analysis.compared.forest", lambda _: [])
-        patch.setattr("analysis.compared.comparison_page", lambda *_: "")
+        patch.setattr("analysis.report.program.draw_figures", lambda _: ())
+        patch.setattr("analysis.compare.differences.forest", lambda _: [])
+        patch.setattr("analysis.compare.differences.comparison_page", lambda *_: "")
         yield
 
 

@@ -11,11 +11,9 @@ import numpy as np
 from PIL import Image
 
 from tests.records import digest, make_epochs, make_header, make_point, make_result, write_all
-from unet_scaling.explain.checks import overlay_png
-from unet_scaling.study.config import Framework
-from unet_scaling.study.record import RECORD_NAME
-from unet_scaling.study.record_lines import SALIENCY_FOLDER, End, Saliency, SaliencyPhases
-from unet_scaling.study.saliency import (
+from unet_scaling.format.record import RECORD_NAME
+from unet_scaling.format.record_lines import SALIENCY_FOLDER, End, Saliency, SaliencyPhases
+from unet_scaling.format.saliency import (
     SALIENCY_MANIFEST_NAME,
     SCORES,
     ExplainedImage,
@@ -24,6 +22,8 @@ from unet_scaling.study.saliency import (
     SaliencyManifest,
     UntrainedMap,
 )
+from unet_scaling.saliency.checks import overlay_png
+from unet_scaling.study.config import Framework
 
 SHARES = [0.0, 0.25, 0.5, 0.75, 1.0]
 HEIGHT = 24

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.checks import fairness_checks
-from analysis.contrast import FASTER, SUGGESTED, compare, withhold
-from analysis.points import summarise
+from analysis.judge.checks import fairness_checks
+from analysis.numbers.contrast import FASTER, SUGGESTED, compare, withhold
+from analysis.numbers.points import summarise
 from analysis.study import EVALUATION_COLUMNS, Study, left_out_table
 from unet_scaling.study.config import FRAMEWORKS, Framework
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from slurm.processes import launch, launch_environment
+from slurm.launch.processes import launch, launch_environment
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.folder import write_manifest
+from unet_scaling.format.record import Record, read_record
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.options import OPTION_TABLES
-from unet_scaling.study.record import Record, read_record
 
 TINY_STUDY = """
 workers = {workers}
@@ -116,4 +116,4 @@ def train(folder: Path, point: RunConfig, cores_each: int | None = None) -> Reco
 
 def give_workers(patch: pytest.MonkeyPatch, name: str, value: str) -> None:
     """Give workers a variable that a job script sets, and that a launch on this host else drops."""
-    patch.setattr("slurm.processes.launch_environment", lambda: launch_environment() | {name: value})
+    patch.setattr("slurm.launch.processes.launch_environment", lambda: launch_environment() | {name: value})

@@ -14,11 +14,9 @@ from typing import Any
 
 from tests.honest import Lines, evaluation
 from tests.tasks import POINTS
-from unet_scaling.study.config import Framework, RunConfig
-from unet_scaling.study.files import write_json_with_checksum
-from unet_scaling.study.options import TaskOptions
-from unet_scaling.study.record import RECORD_NAME, line_with_checksum, read_record
-from unet_scaling.study.record_lines import (
+from unet_scaling.base.files import write_json_with_checksum
+from unet_scaling.format.record import RECORD_NAME, line_with_checksum, read_record
+from unet_scaling.format.record_lines import (
     PHASE_COLUMNS,
     CpuFacts,
     Epoch,
@@ -30,6 +28,8 @@ from unet_scaling.study.record_lines import (
     Scores,
     WorkerFacts,
 )
+from unet_scaling.study.config import Framework, RunConfig
+from unet_scaling.study.options import TaskOptions
 from unet_scaling.study.study_file import CONFIG_NAME, STUDY_NAME, task_sha256
 
 Change = Callable[[Lines], Lines]

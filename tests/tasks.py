@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.studies import single_config
+from unet_scaling.base.files import write_atomically
 from unet_scaling.study.config import PROJECT, RunConfig
-from unet_scaling.study.files import write_atomically
 from unet_scaling.study.options import TaskOptions
 from unet_scaling.study.study_file import task_sha256
 

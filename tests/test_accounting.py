@@ -12,7 +12,7 @@ import pytest
 from slurm.scheduler import GONE, JobState, Slurm
 from slurm.states import KnownJobs, Submission, combine
 from tests.cluster import PROGRAM, VirtualCluster, assert_ok, bring_up, wait_until
-from unet_scaling.study.run_state import RunState
+from unet_scaling.format.run_state import RunState
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify]
 

@@ -9,10 +9,10 @@ import pytest
 
 from slurm.after_run import MOST_FRUITLESS, gained, may_be_tried_again
 from tests.records import make_header, make_point, write_all, write_run
+from unet_scaling.format.record import RECORD_NAME, set_record_aside
+from unet_scaling.format.record_lines import End, Resumed
 from unet_scaling.run.run_folder import reporting_errors
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.record import RECORD_NAME, set_record_aside
-from unet_scaling.study.record_lines import End, Resumed
 
 
 def stopped(

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from analysis.__main__ import main as report
-from analysis.answer import NO_CLUSTER_FILE
+from analysis.judge.answer import NO_CLUSTER_FILE
 from tests import tampering
 from tests.attacks import hosts_in_turn
 from tests.honest import START, Honest, Lines, write_honest
@@ -27,10 +27,10 @@ from tests.records import PIXELS, Steps, make_workers, near, write_all_played, w
 from tests.reports import report_of, without_figures
 from tests.tampering import Change, Runs, as_own_task, processors, scored, started
 from tests.test_disturbance import LOADED
+from unet_scaling.format.record import RECORD_NAME
+from unet_scaling.format.record_lines import End
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework
 from unet_scaling.study.options import Criteria
-from unet_scaling.study.record import RECORD_NAME
-from unet_scaling.study.record_lines import End
 
 # Launches of a point differ by so much.
 NOISE = (0.99, 1.0, 1.01, 1.0, 1.005)

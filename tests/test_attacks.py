@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from analysis.assemble import make_report
-from analysis.exports import summary_json
-from analysis.load import load_study
+from analysis.kinds.assemble import make_report
+from analysis.read.load import load_study
+from analysis.report.exports import summary_json
 from tests.attacks import MORE, ON_REPORT, Attack, Do, every, write_base
 from tests.attacks_on_pairs import ON_PAIRS, in_b, slower_half_is_warm_up, write_pair
 from tests.honest import Honest, Lines, write_honest
@@ -37,9 +37,9 @@ from tests.tampering import (
     workers,
     write_lines,
 )
+from unet_scaling.base.errors import UserError
+from unet_scaling.format.record_lines import Resumed
 from unet_scaling.study.config import Framework
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.record_lines import Resumed
 
 # What still gets through, and why.
 NOT_YET = {

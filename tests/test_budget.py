@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from slurm.processes import launch
+from slurm.launch.processes import launch
 from tests.machine import needs_a_core_each
 from tests.trained import PLAIN_EPOCHS, TrainedRun, TrainedRuns, plain_config
+from unet_scaling.base.errors import UserError
+from unet_scaling.format.record import RECORD_NAME
+from unet_scaling.format.record_lines import PHASE_COLUMNS, STARTUP_COLUMNS, STEPS_NAME, Startup
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure.ping_pong import PING_PONG_BYTES, choose_pairs, read_ping_pong
 from unet_scaling.run.recorder import StartupClock, process_age
 from unet_scaling.study.config import FRAMEWORKS
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import RECORD_NAME
-from unet_scaling.study.record_lines import PHASE_COLUMNS, STARTUP_COLUMNS, STEPS_NAME, Startup
 
 
 @pytest.fixture(scope="module", params=FRAMEWORKS)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from analysis.html import which_framework
+from analysis.report.page import which_framework
 from tests.honest import Honest, write_honest
 from tests.invented_budgets import CAUSES, named_cause
 from tests.reports import report_of
 from tests.tampering import Change, Runs, in_turn, longer, slower
-from unet_scaling.study.record_lines import Phase
+from unet_scaling.format.record_lines import Phase
 
 STUDIES = 5
 

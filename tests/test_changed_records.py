@@ -15,19 +15,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.alike import OF_CLOCK, OF_OTHERS, differing_points
-from analysis.answer import COST_TITLE
-from analysis.assemble import make_report
-from analysis.baseline import check_one_worker
-from analysis.checks import fairness_checks, fairness_table
-from analysis.contrast import WITHHELD, PointPair
-from analysis.exports import origins
-from analysis.gpus import BY_COUNTER, BY_POWER
-from analysis.load import load_study
+from analysis.judge.alike import OF_CLOCK, OF_OTHERS, differing_points
+from analysis.judge.answer import COST_TITLE
+from analysis.judge.baseline import check_one_worker
+from analysis.judge.checks import fairness_checks, fairness_table
+from analysis.judge.gpus import BY_COUNTER, BY_POWER
+from analysis.kinds.assemble import make_report
+from analysis.numbers.contrast import WITHHELD, PointPair
+from analysis.read.impossible import impossible_values
+from analysis.read.load import load_study
+from analysis.report.exports import origins
 from analysis.study import Array, Study
 from analysis.text import Row
-from analysis.valid import impossible_values
-from slurm.study_folder import StudyFolder
+from slurm.launch.study_folder import StudyFolder
 from tests.evidence import COMMITTED, evidence
 from tests.honest import Honest, Lines, write_honest
 from tests.records import FLOAT32, digest
@@ -49,10 +49,9 @@ from tests.tampering import (
     with_epochs,
     workers,
 )
-from unet_scaling.study.config import Framework
-from unet_scaling.study.options import ImageScales
-from unet_scaling.study.record import RECORD_NAME, read_record, set_launch_aside
-from unet_scaling.study.record_lines import (
+from unet_scaling.base.validation import StrictModel
+from unet_scaling.format.record import RECORD_NAME, read_record, set_launch_aside
+from unet_scaling.format.record_lines import (
     STARTUP_COLUMNS,
     CpuFacts,
     End,
@@ -64,9 +63,10 @@ from unet_scaling.study.record_lines import (
     Startup,
     WorkerFacts,
 )
+from unet_scaling.study.config import Framework
+from unet_scaling.study.options import ImageScales
 from unet_scaling.study.repeats import EARLY_SIGNIFICANCE, REPEATS_NAME, note_look
 from unet_scaling.study.study_file import STUDY_NAME, recorded_study
-from unet_scaling.study.validation import StrictModel
 
 Do = Callable[[Path], object]
 # Studies that tests copy and change.

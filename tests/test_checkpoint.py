@@ -15,6 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.records import digest, make_epochs, make_header, make_point
+from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
+from unet_scaling.base.files import PAUSES_SECONDS, read_verified, write_verified
+from unet_scaling.format.facts import differing_attempts, sharing
+from unet_scaling.format.record_lines import AttemptFacts, Header, WorkerFacts
 from unet_scaling.group.group import single_worker
 from unet_scaling.model import UNet
 from unet_scaling.run.checkpoint import (
@@ -27,10 +31,6 @@ from unet_scaling.run.checkpoint import (
     why_anew,
 )
 from unet_scaling.run.training_state import Trained, generators, load_weights, seed_generators
-from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
-from unet_scaling.study.facts import differing_attempts, sharing
-from unet_scaling.study.files import PAUSES_SECONDS, read_verified, write_verified
-from unet_scaling.study.record_lines import AttemptFacts, Header, WorkerFacts
 
 POINT = digest("point")
 
@@ -187,7 +187,7 @@ def test_a_lack_of_space_is_waited_for_and_then_said(
     roomy = shutil.disk_usage(tmp_path)
     told = [roomy._replace(free=1000)] * tries_in_vain + [roomy]
     monkeypatch.setattr("unet_scaling.run.checkpoint.shutil.disk_usage", lambda _: told.pop(0))
-    monkeypatch.setattr("unet_scaling.study.texts.time.sleep", lambda _: None)
+    monkeypatch.setattr("unet_scaling.base.texts.time.sleep", lambda _: None)
     if tries_in_vain > len(PAUSES_SECONDS):
         with pytest.raises(UserError, match="has 0 MiB free"):
             save(tmp_path, trained(2), 2)

@@ -18,16 +18,16 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from slurm.processes import launch
+from slurm.launch.processes import launch
 from tests.studies import make_images, make_run, tiny_study
 from tests.tasks import points_config
 from tests.test_strategies import with_strategy
 from tests.trained import over_gloo, plain_config
+from unet_scaling.base.errors import report_name
 from unet_scaling.data.folder import find_pairs
+from unet_scaling.format.record import RECORD_NAME, Record, read_record
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
-from unet_scaling.study.errors import report_name
 from unet_scaling.study.options import SaliencyOptions
-from unet_scaling.study.record import RECORD_NAME, Record, read_record
 
 pytestmark = pytest.mark.slow
 

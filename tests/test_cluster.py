@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm.preflight import is_installed
+from slurm.launch.preflight import is_installed
 from tests.cluster import wait_until
 from tests.sweeps import VIRTUAL, Row, Sweep
 from tests.sweeps import sweep as sweep
+from unet_scaling.format.record import Record, read_record
 from unet_scaling.study.config import FRAMEWORKS, WRAPPERS
-from unet_scaling.study.record import Record, read_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify]
 

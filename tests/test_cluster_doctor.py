@@ -14,8 +14,8 @@ from slurm.cluster import read_cluster
 from slurm.virtual.hosts import burst_bytes
 from tests.cluster import Done, VirtualCluster, assert_ok, bring_up
 from tests.studies import make_images
+from unet_scaling.format.record import read_record
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.record import read_record
 from unet_scaling.study.study_file import read_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify]

@@ -11,7 +11,7 @@ from tests.disks import full, small_disk
 from tests.faults import trained
 from tests.reports import report_of
 from tests.sweeps import Row, Sweep
-from unet_scaling.study.record import RECORD_NAME, attempt_records, read_record
+from unet_scaling.format.record import RECORD_NAME, attempt_records, read_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify]
 

@@ -15,9 +15,9 @@ import pytest
 
 from tests.honest import Honest, write_honest
 from tests.studies import make_images, tiny_study
+from unet_scaling.base.errors import EXIT_MEANINGS, UserError, run_program
 from unet_scaling.completion import completion_script
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.errors import EXIT_MEANINGS, UserError, run_program
 from unet_scaling.subcommands import SUBCOMMANDS, module_of, usage
 
 COMMANDS_PAGE = PROJECT / "docs" / "commands.md"

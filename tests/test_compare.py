@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from analysis.__main__ import main
-from analysis.tables import COMPARE_LINES
+from analysis.report.tables import COMPARE_LINES
 from tests.honest import START
 from tests.records import Measured, digest, make_epochs, make_point, older_log, write_run
 from tests.reports import Compared
 from tests.test_malformed import with_values
+from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 from unet_scaling.study.config import FRAMEWORKS, Framework
-from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 
 Options = Mapping[str, Mapping[str, Any]]
 NATIVE = FRAMEWORKS[:1]

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm.study_folder import StudyFolder
+from slurm.launch.study_folder import StudyFolder
 from tests.studies import make_point
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.validation import StrictModel
 from unet_scaling.study.config import PROJECT, StudyConfig
-from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import OPTION_TABLES, Criteria, HorovodKnobs
 from unet_scaling.study.study_file import read_study, recorded_study
-from unet_scaling.study.validation import StrictModel
 
 STUDY = """
 frameworks = ["pytorch_native", "horovod"]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from unet_scaling.format.record_lines import CpuFacts, GpuFacts
 from unet_scaling.group import watchdog
 from unet_scaling.group.group import single_worker
 from unet_scaling.group.watchdog import busy_seconds, stat_seconds, thread_ids
@@ -26,7 +27,6 @@ from unet_scaling.measure.counters import (
     read_counters,
     threads_of_first_sums,
 )
-from unet_scaling.study.record_lines import CpuFacts, GpuFacts
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these facts are Linux's")
 WORK_SECONDS = 0.3

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from analysis.__main__ import main
-from analysis.csv_table import Work, load_csv
-from analysis.points import summarise
-from unet_scaling.study.errors import UserError
+from analysis.numbers.points import summarise
+from analysis.tables_of_others.csv_table import Work, load_csv
+from unet_scaling.base.errors import UserError
 
 EUROPEAN = "\ufeff# of a benchmark\nGPUs;Zeit;Time [s];Framework;Accuracy\n" + "".join(
     f"{workers};x;{seconds:.1f};{framework};0,9\n".replace(".", ",")

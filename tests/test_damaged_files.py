@@ -10,30 +10,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slurm.launch.study_folder import StudyFolder
 from slurm.states import Submission, read_submission, write_submission
-from slurm.study_folder import StudyFolder
 from tests.faults import READ_BACK
 from tests.records import make_pair, make_study, write_run
 from tests.studies import make_images, make_point
 from tests.test_checkpoint import GROUP, POINT, save, trained
-from unet_scaling.data.folder import read_manifest
-from unet_scaling.data.images import build_cache, open_cache
-from unet_scaling.measure.ping_pong import PingPong, read_ping_pong, write_ping_pong
-from unet_scaling.run.checkpoint import load_checkpoint
-from unet_scaling.run.run_claim import OWNER_NAME, Owner, this_process
-from unet_scaling.run.run_folder import reporting_errors
-from unet_scaling.run.training_state import load_weights, save_weights
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.files import (
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.files import (
     checksum_path,
     read_json_with_checksum,
     read_verified,
     write_json_with_checksum,
     write_verified,
 )
-from unet_scaling.study.record import read_record
-from unet_scaling.study.record_lines import STEPS_NAME
-from unet_scaling.study.run_state import failure_reason
+from unet_scaling.data.folder import read_manifest
+from unet_scaling.data.images import build_cache, open_cache
+from unet_scaling.format.record import read_record
+from unet_scaling.format.record_lines import STEPS_NAME
+from unet_scaling.format.run_state import failure_reason
+from unet_scaling.measure.ping_pong import PingPong, read_ping_pong, write_ping_pong
+from unet_scaling.run.checkpoint import load_checkpoint
+from unet_scaling.run.run_claim import OWNER_NAME, Owner, this_process
+from unet_scaling.run.run_folder import reporting_errors
+from unet_scaling.run.training_state import load_weights, save_weights
 from unet_scaling.study.study_file import PING_PONG_NAME, read_config, recorded_study
 
 # Each place of a checkpoint costs two reads of it by torch.

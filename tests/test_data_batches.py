@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.data_folders import refused
 from tests.studies import make_point
+from unet_scaling.base.errors import UserError
 from unet_scaling.data import batches
 from unet_scaling.data import order as orderings
 from unet_scaling.data.batches import (
@@ -27,7 +28,6 @@ from unet_scaling.data.batches import (
     draw,
 )
 from unet_scaling.data.order import require_enough_images
-from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import Data
 
 counts = st.integers(1, 16)

@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from tests.data_folders import blob, make_folder, noise, options, refused, save
+from unet_scaling.base.errors import UserError
 from unet_scaling.data import images as module
 from unet_scaling.data.batches import unpack_bits
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.folder import Manifest, write_manifest
 from unet_scaling.data.images import DecodedImages, build_cache, cache_path, default_cache_root, open_cache
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.errors import UserError
 
 # Killed when all is written, and has not yet its name.
 KILLED_BUILDER = """

@@ -14,9 +14,9 @@ import pytest
 
 from tests.cluster import free_port
 from tests.data_folders import blob, make_folder, noise, refused, save
+from unet_scaling.base.errors import UserError
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.fetch import Deposit, fetch, unpack
-from unet_scaling.study.errors import UserError
 
 DOI = "10.5281/zenodo.1234"
 PINNED = "masks.tar.gz"

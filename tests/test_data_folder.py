@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from tests.data_folders import blob, cut, make_folder, noise, refused, save
+from unet_scaling.base.errors import UserError, run_program
 from unet_scaling.data.__main__ import main
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.folder import read_manifest, write_manifest
 from unet_scaling.data.synthetic import make
-from unet_scaling.study.errors import UserError, run_program
 
 SIZE = {"count": 3, "height": 32, "width": 40, "seed": 2}
 

@@ -13,12 +13,12 @@ import torch
 
 from tests.faults import FLIPPED_VARIABLE, STEPS, Fault, attempt, checkpoints, fault_point
 from tests.studies import make_images, make_point
+from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
 from unet_scaling.data.batches import ImageBatch, ImageData, Prefetcher
 from unet_scaling.data.folder import read_manifest
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure.epoch_meter import NO_CLOCK
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
 from unet_scaling.task.task import UNetTask
 
 # Signalled in the first epoch, which goes on; over in the middle of the second.

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.chance import PERMUTATIONS, by_chance, shuffled, unequal_use
-from slurm.preflight import USUAL_NOISE, interval_text
+from analysis.judge.chance import PERMUTATIONS, by_chance, shuffled, unequal_use
+from slurm.launch.preflight import USUAL_NOISE, interval_text
 from tests.honest import START, Honest, Lines, write_honest
 from tests.records import make_study
 from tests.reports import report_of, reported

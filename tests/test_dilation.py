@@ -11,14 +11,17 @@ from typing import Any, Literal
 
 import pytest
 
-from analysis.load import load_study, remarks
-from analysis.valid import LARGEST_EXCESS_FACTOR, infidelity
+from analysis.read.impossible import LARGEST_EXCESS_FACTOR, infidelity
+from analysis.read.load import load_study, remarks
 from slurm.virtual.cluster import prepare_quotas, remove_groups
 from slurm.virtual.cluster import quota_folder as group_of
 from slurm.virtual.plan import Plan, load
 from tests.cluster import bring_up
 from tests.records import make_point, write_budget_run
 from tests.sweeps import Sweep
+from unet_scaling.base.errors import UserError
+from unet_scaling.format.record import Record, read_record
+from unet_scaling.format.record_lines import CpuFacts, QuotaFacts
 from unet_scaling.group import watchdog
 from unet_scaling.group.identity import CORES_VARIABLE, Identity, emulated_cores, own_processors
 from unet_scaling.group.processor_quota import (
@@ -45,10 +48,7 @@ from unet_scaling.study.dilation import (
     dilation,
     link_rate,
 )
-from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import HorovodKnobs
-from unet_scaling.study.record import Record, read_record
-from unet_scaling.study.record_lines import CpuFacts, QuotaFacts
 
 FOURTH = Identity(rank=3, size=14, local_rank=1, launcher="Slurm")
 

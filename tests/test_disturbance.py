@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-import slurm.local
-import slurm.processes
-from analysis.assemble import make_report
-from analysis.checks import fairness_checks
-from analysis.contrast import compare
-from analysis.iou import iou_table
-from analysis.load import load_study
-from analysis.points import summarise
+import slurm.launch.local
+import slurm.launch.processes
+from analysis.judge.checks import fairness_checks
+from analysis.kinds.assemble import make_report
+from analysis.numbers.contrast import compare
+from analysis.numbers.iou import iou_table
+from analysis.numbers.points import summarise
+from analysis.read.load import load_study
 from slurm.after_run import disturbed_reason, is_to_be_repeated, set_disturbed_aside
-from slurm.local import local_plan, run_study
-from slurm.processes import say_whether_quiet
-from slurm.study_folder import StudyFolder
+from slurm.launch.local import local_plan, run_study
+from slurm.launch.processes import say_whether_quiet
+from slurm.launch.study_folder import StudyFolder
 from tests import tampering
 from tests.honest import Honest, write_honest
 from tests.records import (
@@ -35,16 +35,16 @@ from tests.records import (
     write_run,
 )
 from tests.tampering import Change, Runs, config, slower
-from unet_scaling.study.disturbance import (
+from unet_scaling.format.disturbance import (
     DISTURBED_SHARE,
     MOST_DISTURBED,
     UNCOUNTED,
     Disturbance,
     disturbance,
 )
-from unet_scaling.study.record import Record, read_record
-from unet_scaling.study.record_lines import LongestStep
-from unet_scaling.study.run_state import RecordedRun, recorded_run
+from unet_scaling.format.record import Record, read_record
+from unet_scaling.format.record_lines import LongestStep
+from unet_scaling.format.run_state import RecordedRun, recorded_run
 from unet_scaling.study.study_file import read_config
 
 LOADED = {"communication": 0.0, "runqueue": 0.05, "other": 0.05}
@@ -238,7 +238,7 @@ def test_a_paused_machine_is_no_slower_framework(
 
 def said(monkeypatch: pytest.MonkeyPatch, used: float) -> str:
     counted = iter([100.0, 100.0 + used])
-    monkeypatch.setattr(slurm.processes, "busy_seconds", lambda cores: next(counted) * len(cores))
+    monkeypatch.setattr(slurm.launch.processes, "busy_seconds", lambda cores: next(counted) * len(cores))
     text = io.StringIO()
     say_whether_quiet(Console(file=text, width=400), seconds=0.2)
     return text.getvalue()
@@ -248,7 +248,7 @@ def test_a_busy_machine_is_said_with_its_busiest_programs_and_not_their_argument
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     command = [sys.executable, "-c", "while True: pass", "--password=hidden"]
-    monkeypatch.setattr(slurm.processes, "MOST_NAMED_PROCESSES", 10_000)
+    monkeypatch.setattr(slurm.launch.processes, "MOST_NAMED_PROCESSES", 10_000)
     with subprocess.Popen(command) as program:
         try:
             text = said(monkeypatch, 1.0)
@@ -330,9 +330,9 @@ def local_study(
         write_record(run, read_config(run / "config.json"), measured=Measured(list(epochs)))
         return 0
 
-    monkeypatch.setattr(slurm.local, "launch", launch)
-    monkeypatch.setattr(slurm.local, "require_ready", lambda *_: None)  # there are no images
-    monkeypatch.setattr(slurm.local, "say_whether_quiet", lambda console: console.print("looked"))
+    monkeypatch.setattr(slurm.launch.local, "launch", launch)
+    monkeypatch.setattr(slurm.launch.local, "require_ready", lambda *_: None)  # there are no images
+    monkeypatch.setattr(slurm.launch.local, "say_whether_quiet", lambda console: console.print("looked"))
     text = io.StringIO()
     run_study(study, Console(file=text, width=400), repeat_disturbed)
     return text.getvalue()
@@ -387,9 +387,9 @@ def test_a_local_study_adds_repeats_until_its_intervals_are_narrow(
         write_record(run, read_config(run / "config.json"), images_per_second=100.0)
         return 0
 
-    monkeypatch.setattr(slurm.local, "launch", launch)
-    monkeypatch.setattr(slurm.local, "require_ready", lambda *_: None)  # there are no images
-    monkeypatch.setattr(slurm.local, "say_whether_quiet", lambda console: None)
+    monkeypatch.setattr(slurm.launch.local, "launch", launch)
+    monkeypatch.setattr(slurm.launch.local, "require_ready", lambda *_: None)  # there are no images
+    monkeypatch.setattr(slurm.launch.local, "say_whether_quiet", lambda console: None)
     study = make_study("tiny", repeats="until 3 %, at most 5")
     text = io.StringIO()
     run_study(StudyFolder(tmp_path / "tiny", study), Console(file=text, width=400))

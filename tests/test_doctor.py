@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.processes import launch_environment, mpiexec_program
+from slurm.launch.processes import launch_environment, mpiexec_program
 from tests.machine import needs_a_core_each
 from tests.records import make_pair
 from unet_scaling.doctor.findings import Findings, WorkerReport, launch_findings, read_reports, slow_links

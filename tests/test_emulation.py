@@ -8,28 +8,28 @@ import pytest
 import torch
 from torch import nn
 
-from analysis.assemble import make_report
-from analysis.exports import latex_escaped, summary_latex, summary_markdown
 from analysis.figures.catalogue import FIGURES
 from analysis.figures.frame import Inputs
-from analysis.load import load_study
-from slurm.preflight import check_inputs
+from analysis.kinds.assemble import make_report
+from analysis.read.load import load_study
+from analysis.report.exports import latex_escaped, summary_latex, summary_markdown
+from slurm.launch.preflight import check_inputs
 from tests.records import write_run
 from tests.studies import make_point
 from tests.trained import PLAIN_EPOCHS, TrainedRun, TrainedRuns, plain_config
+from unet_scaling.base.errors import UserError
 from unet_scaling.emulation.worker import EmulatedUNet, emulated_compute
-from unet_scaling.measure.compute_recorder import parameter_bytes
-from unet_scaling.model import UNet
-from unet_scaling.run.training_state import WEIGHTS_NAME
-from unet_scaling.study.compute_profile import (
+from unet_scaling.format.compute_profile import (
     COMPUTE_NAME,
     ComputeProfile,
     ComputeStep,
     profile_of,
     read_compute_profile,
 )
+from unet_scaling.measure.compute_recorder import parameter_bytes
+from unet_scaling.model import UNet
+from unet_scaling.run.training_state import WEIGHTS_NAME
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
-from unet_scaling.study.errors import UserError
 from unet_scaling.training import build_model, load_task
 
 PROFILES = PROJECT / "slurm" / "profiles"

@@ -21,6 +21,11 @@ from tests.studies import launched
 from tests.tasks import POINTS, SOMETIMES_UNUSED, points_config, task_config
 from tests.trained import TrainedRun, TrainedRuns, plain_config
 from tests.trained import over_gloo as over_gloo
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.files import write_atomically
+from unet_scaling.base.validation import StrictModel
+from unet_scaling.format.record import Record, read_record
+from unet_scaling.format.record_lines import STEPS_NAME
 from unet_scaling.group.group import single_worker
 from unet_scaling.run.training_state import (
     Trained,
@@ -30,12 +35,7 @@ from unet_scaling.run.training_state import (
     state_digests,
 )
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.files import write_atomically
 from unet_scaling.study.options import HorovodKnobs, NativeKnobs
-from unet_scaling.study.record import Record, read_record
-from unet_scaling.study.record_lines import STEPS_NAME
-from unet_scaling.study.validation import StrictModel
 from unet_scaling.task.file_task import FileTask
 from unet_scaling.training import NonFiniteGradientGuard, build_model, build_optimizer, set_learning_rate
 

@@ -7,17 +7,17 @@ from rich.console import Console
 
 from slurm.cluster import Cluster
 from slurm.commands.submit import command_line
-from slurm.estimate import KnownSeconds, ProbedSpeed, estimate_text, recorded_seconds, run_probe
-from slurm.preflight import iou_warnings, limit_node_hours, unjudged
-from slurm.study_folder import StudyFolder
+from slurm.launch.estimate import KnownSeconds, ProbedSpeed, estimate_text, recorded_seconds, run_probe
+from slurm.launch.preflight import iou_warnings, limit_node_hours, unjudged
+from slurm.launch.study_folder import StudyFolder
 from tests.peer_slurm import make_submitter
 from tests.records import make_study, write_record
 from tests.studies import make_images, make_run
+from unet_scaling.base.errors import UserError
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.folder import write_manifest
+from unet_scaling.format.record import read_record
 from unet_scaling.study.config import StudyConfig
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import read_record
 
 CLUSTER = Cluster(launcher="srun", gpus_per_node=2, cores_per_worker=1, max_nodes=7, time="02:00:00")
 
@@ -133,7 +133,7 @@ def test_copies_of_training_images_among_the_test_images_are_named(
 def test_a_real_probe_times_steps_of_the_study(
     tmp_path: Path, study: StudyConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slurm.estimate.PROBE_SECONDS", 1)
+    monkeypatch.setattr("slurm.launch.estimate.PROBE_SECONDS", 1)
     data = make_images(tmp_path / "images", 8, 64, 48)
     table = {"folder": str(data), "image_height": 64, "image_width": 48, "foreground": "255"}
     speed = run_probe(study.model_copy(update={"data": table}), 1)

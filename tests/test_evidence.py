@@ -5,9 +5,9 @@ from functools import cache
 
 import pytest
 
-from analysis.assemble import Report, make_report
-from analysis.forecast import score_table
-from analysis.load import load_study
+from analysis.kinds.assemble import Report, make_report
+from analysis.predict.forecast import score_table
+from analysis.read.load import load_study
 from analysis.study import COMPARED
 from analysis.text import with_interval
 from tests.evidence import evidence

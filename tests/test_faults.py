@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from slurm.processes import launch_environment
+from slurm.launch.processes import launch_environment
 from tests.disks import small_disk
 from tests.faults import (
     SECONDS_FULL_VARIABLE,
@@ -28,13 +28,13 @@ from tests.faults import (
     trained,
 )
 from tests.faulty import PAUSE_SECONDS, SLOW_IMAGE_SECONDS, SLOW_IMAGES
+from unet_scaling.base.errors import UserError, report_name
+from unet_scaling.format.disturbance import UNCOUNTED, disturbance
+from unet_scaling.format.record import RECORD_NAME
 from unet_scaling.group.watchdog import blocking, start_watchdog
 from unet_scaling.group.worker import speed_variables
 from unet_scaling.run.checkpoint import STOP_AT_VARIABLE
 from unet_scaling.run.run_folder import reporting_errors
-from unet_scaling.study.disturbance import UNCOUNTED, disturbance
-from unet_scaling.study.errors import UserError, report_name
-from unet_scaling.study.record import RECORD_NAME
 
 EVERY_STEP = 1e-6  # minutes between checkpoints
 # More than one worker takes longer to start than the other, on a machine with other work, too.

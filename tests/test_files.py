@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from unet_scaling.study import files
+from unet_scaling.base import files
+from unet_scaling.base.files import remove_unfinished, write_atomically
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.files import remove_unfinished, write_atomically
 
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses between tries, which do not take their time here."""
     slept: list[float] = []
-    monkeypatch.setattr("unet_scaling.study.texts.time.sleep", slept.append)
+    monkeypatch.setattr("unet_scaling.base.texts.time.sleep", slept.append)
     return slept
 
 
@@ -35,7 +35,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, times: int, number: int) -> None:
             raise OSError(number, os.strerror(number))
         real(descriptor)
 
-    monkeypatch.setattr("unet_scaling.study.files.os.fsync", fsync)
+    monkeypatch.setattr("unet_scaling.base.files.os.fsync", fsync)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_files_are_private_unless_said_otherwise(tmp_path: Path) -> None:
 KILLED = """
 import os, sys
 from pathlib import Path
-from unet_scaling.study import files
+from unet_scaling.base import files
 from unet_scaling.study.config import PROJECT
 
 folder = Path(sys.argv[1])

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from tests.studies import make_images, make_point
 from unet_scaling.data.batches import ImageBatch, augment, draw, to_device
+from unet_scaling.format.record_lines import Phase
 from unet_scaling.group.group import single_worker
 from unet_scaling.group.identity import identify
 from unet_scaling.group.rendezvous import twin_functions
@@ -27,7 +28,6 @@ from unet_scaling.run.training_state import (
     unpack_state,
 )
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig
-from unet_scaling.study.record_lines import Phase
 from unet_scaling.training import Step, Twin, build_model, build_optimizer, load_task
 
 pytestmark = [

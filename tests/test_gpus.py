@@ -16,9 +16,9 @@ import pytest
 from slurm.commands import doctor, new, run
 from tests.claimed_site.sitecustomize import claim
 from tests.studies import make_point, make_run, tiny_study
+from unet_scaling.base.errors import UserError
 from unet_scaling.group.gpus import gpus_of_torch
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework
-from unet_scaling.study.errors import UserError
 from unet_scaling.study.study_file import read_study
 
 pytestmark = pytest.mark.slow

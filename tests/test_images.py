@@ -17,6 +17,7 @@ from PIL import Image
 from slurm.commands import check, new
 from tests.data_folders import blob, noise, options, refused, save
 from tests.encodings import COLOUR, ENCODINGS, GREY, Array, Encoding, pil
+from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.data.__main__ import main
 from unet_scaling.data.batches import shifted_out, unpack_bits
 from unet_scaling.data.checking import check_folder
@@ -33,7 +34,6 @@ from unet_scaling.data.pixels import (
     to_image,
     to_mask_values,
 )
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.study_file import read_study
 
 CURES = r"save|convert|export|rename|run|give|cut|keep|bring|use|whole numbers|unclear|name"

@@ -76,7 +76,7 @@ def test_the_end_of_the_jobs_time_is_a_request_which_no_jump_of_the_wall_clock_m
 
 
 FAILS = """
-from unet_scaling.study.errors import UserError, run_worker
+from unet_scaling.base.errors import UserError, run_worker
 
 def main() -> None:
     raise UserError("what to mend")
@@ -106,7 +106,7 @@ def test_a_launch_is_aborted_only_when_the_error_text_has_been_read() -> None:
 
 
 def test_a_worker_that_exits_with_a_sentence_prints_it_and_fails() -> None:
-    program = "from unet_scaling.study.errors import run_worker; import sys; run_worker(lambda: sys.exit(%s))"
+    program = "from unet_scaling.base.errors import run_worker; import sys; run_worker(lambda: sys.exit(%s))"
     ends = {}
     for given in ("'a map differs'", "", "3"):
         ended = subprocess.run(

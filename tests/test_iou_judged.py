@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.iou import PointSeeds, answer_of, differences_of, iou_table
-from analysis.iou_causes import RULES, cause_of
+from analysis.judge.score_causes import RULES, cause_of
+from analysis.numbers.iou import PointSeeds, answer_of, differences_of, iou_table
 from analysis.study import Run, Study, left_out_table, run_table
 from tests.honest import Honest, write_honest
 from tests.records import PIXELS, make_header, make_point, near, write_run
 from tests.reports import report_of
 from tests.tampering import as_own_task
-from unet_scaling.study.record_lines import NormStatistics, RunningScore
+from unet_scaling.format.record_lines import NormStatistics, RunningScore
 
 MARGIN = 0.01
 SHORT: dict[str, Any] = {"images_per_epoch": 48}

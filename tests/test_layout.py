@@ -20,15 +20,16 @@ def test_the_code_keeps(rule: Callable[[], list[str]]) -> None:
 
 # What a login node runs, and a worker, whose imports are most of a short run's seconds outside of its epochs.
 NOT_IMPORTED = {
-    "unet_scaling.study.record": {"torch", "pandas"},
+    "unet_scaling.format.record": {"torch", "pandas"},
     "unet_scaling.data.__main__": {"torch", "pandas"},
     "slurm.commands.submit": {"torch", "pandas"},
     "pytorch_native.train": {
         "pandas", "scipy", "matplotlib", "pyarrow", "jinja2", "click", "rich", "psutil", "torch._dynamo",
         "horovod", "lightning", "accelerate", "xaitk_saliency", "smqtk_classifier", "skimage", "sklearn",
         "unet_scaling.group.processor_quota", "unet_scaling.measure.compute_recorder",
-        "unet_scaling.study.compute_profile", "unet_scaling.study.saliency", "unet_scaling.study.run_state",
-        "unet_scaling.study.command_line", "unet_scaling.task.file_task",
+        "unet_scaling.format.compute_profile", "unet_scaling.format.saliency",
+        "unet_scaling.format.run_state",
+        "unet_scaling.base.command_line", "unet_scaling.task.file_task",
     },
 }  # fmt: skip
 

@@ -15,18 +15,18 @@ from pathlib import Path
 import pytest
 
 import slurm.commands.run
-import slurm.processes
+import slurm.launch.processes
 from slurm.commands.status import study_rows
-from slurm.processes import SAME_REQUEST_SECONDS, descendants, launch, worker_processes
-from slurm.study_folder import in_launch_order
+from slurm.launch.processes import SAME_REQUEST_SECONDS, descendants, launch, worker_processes
+from slurm.launch.study_folder import in_launch_order
 from tests.cluster import wait_until
 from tests.studies import UNJUDGED, tiny_study
 from tests.tasks import POINTS
+from unet_scaling.base.errors import UserError, run_program
+from unet_scaling.base.texts import PASTED
+from unet_scaling.format.record import read_record
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, StudyConfig
-from unet_scaling.study.errors import UserError, run_program
-from unet_scaling.study.record import read_record
 from unet_scaling.study.study_file import read_study
-from unet_scaling.study.texts import PASTED
 
 pytestmark = pytest.mark.slow
 
@@ -236,7 +236,7 @@ def test_mpiexec_and_its_workers_end_when_their_launcher_is_killed(tmp_path: Pat
     (tmp_path / "workers").mkdir()
     worker = f"import os, time; open(f'{tmp_path}/workers/{{os.getpid()}}', 'w').close(); time.sleep(300)"
     launcher = (
-        "from pathlib import Path; from slurm.processes import launch; "
+        "from pathlib import Path; from slurm.launch.processes import launch; "
         f"launch(['-c', {worker!r}], 2, Path({str(tmp_path / 'output.log')!r}), None)"
     )
     first = subprocess.Popen([sys.executable, "-c", launcher], cwd=PROJECT)
@@ -253,8 +253,8 @@ def test_a_launcher_that_starts_no_worker_is_ended_with_what_it_waits_for(
     waiting = tmp_path / "mpiexec"
     waiting.write_text("#!/bin/sh\nsleep 300\nexit 0\n")
     waiting.chmod(0o755)
-    monkeypatch.setattr(slurm.processes, "mpiexec_program", lambda: str(waiting))
-    monkeypatch.setattr(slurm.processes, "WORKER_START_SECONDS", 1.0)
+    monkeypatch.setattr(slurm.launch.processes, "mpiexec_program", lambda: str(waiting))
+    monkeypatch.setattr(slurm.launch.processes, "WORKER_START_SECONDS", 1.0)
     begin = time.monotonic()
     with pytest.raises(UserError, match=f"{waiting} started no worker in 1 s; it waits for sleep: "):
         launch(["-c", "pass"], 2, tmp_path / "output.log", None)

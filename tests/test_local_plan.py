@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from slurm.estimate import KnownSeconds, recorded_seconds
-from slurm.local import StudyProgress, cores_per_worker
+from slurm.launch.estimate import KnownSeconds, recorded_seconds
+from slurm.launch.local import StudyProgress, cores_per_worker
 from tests.records import write_record
 from tests.studies import make_images, make_point, make_run, tiny_study
-from unet_scaling.study import record
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.progress import STEPS_VARIABLE, counted
+from unet_scaling.format import record
+from unet_scaling.format.run_state import recorded_run
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.progress import STEPS_VARIABLE, counted
-from unet_scaling.study.run_state import recorded_run
 from unet_scaling.study.study_file import read_study
 
 
@@ -149,7 +149,7 @@ def test_a_pipe_gets_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         progress.show()
         progress.end("complete in 3 s")
         progress.begin(points[2], points, points[3:])
-        monkeypatch.setattr("slurm.local.PIPE_SECONDS", 0.0)
+        monkeypatch.setattr("slurm.launch.local.PIPE_SECONDS", 0.0)
         train(monkeypatch, progress.steps_file, 0, 2, 5)
         progress.show()
         progress.end("complete in 4 s")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.records import write_run
 from tests.reports import report_of
-from unet_scaling.study.record import CHECKSUM_FORMAT, RECORD_NAME
+from unet_scaling.format.record import CHECKSUM_FORMAT, RECORD_NAME
 
 SPOILT = "pytorch_native-w01-r1"
 # Where the lines of a record of three epochs stand.

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchmetrics.classification import BinaryF1Score, BinaryJaccardIndex
 
-from unet_scaling.study.record_lines import PixelCounts
+from unet_scaling.format.record_lines import PixelCounts
 from unet_scaling.task.task import count_pixels, image_ious, mean
 
 

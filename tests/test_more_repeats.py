@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from analysis import decide
-from analysis.assemble import make_report
-from analysis.contrast import compare
-from analysis.decide import widest
-from analysis.load import load_study
-from slurm.more_repeats import add_repeats, next_block, note_changed_request
-from slurm.study_folder import StudyFolder, open_study_folder
+from analysis.judge import decide
+from analysis.judge.decide import widest
+from analysis.kinds.assemble import make_report
+from analysis.numbers.contrast import compare
+from analysis.read.load import load_study
+from slurm.launch.more_repeats import add_repeats, next_block, note_changed_request
+from slurm.launch.study_folder import StudyFolder, open_study_folder
 from tests.records import write_record
+from unet_scaling.base.errors import UserError
 from unet_scaling.study.config import RunConfig, StudyConfig
-from unet_scaling.study.errors import UserError
 from unet_scaling.study.repeats import ADAPTIVE_SIGNIFICANCE, MOST_ADAPTIVE_REPEATS, read_history
 
 STUDY: dict[str, Any] = {
@@ -44,7 +44,7 @@ def _ask_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
             decide.main()
         return SimpleNamespace(returncode=0, stdout=answer.getvalue())
 
-    monkeypatch.setattr("slurm.more_repeats.subprocess", SimpleNamespace(run=run))
+    monkeypatch.setattr("slurm.launch.more_repeats.subprocess", SimpleNamespace(run=run))
 
 
 def test_until_is_a_precision_with_a_cap() -> None:

@@ -9,12 +9,12 @@ import pytest
 from slurm.cluster import read_cluster
 from slurm.commands import new
 from slurm.commands.new import FEWEST_STEPS_PER_EPOCH, read_gpus, suggested_batch
-from slurm.local import require_ready
-from slurm.preflight import iou_warnings
-from slurm.study_folder import open_study_folder
+from slurm.launch.local import require_ready
+from slurm.launch.preflight import iou_warnings
+from slurm.launch.study_folder import open_study_folder
 from tests.data_folders import blob, make_folder, noise, save
 from tests.studies import make_images
-from unet_scaling.study.errors import UserError
+from unet_scaling.base.errors import UserError
 from unet_scaling.study.study_file import read_study
 
 # A site with a default partition of processors, one of mixed GPUs, and one that is closed.

@@ -16,11 +16,11 @@ from tests.tasks import POINTS, points_config
 from unet_scaling.data.batches import RunData
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.folder import write_manifest
+from unet_scaling.format.record_lines import NormStatistics, Result
 from unet_scaling.group.group import single_worker
 from unet_scaling.norm_statistics import norm_layers, recompute, statistics_batches
 from unet_scaling.run.training_state import Trained, state_digests
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.record_lines import NormStatistics, Result
 from unet_scaling.task.file_task import FileTask
 from unet_scaling.training import build_model
 

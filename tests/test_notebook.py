@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from analysis.assemble import make_report
-from analysis.columns import table_files
-from analysis.load import load_study
+from analysis.kinds.assemble import make_report
+from analysis.read.load import load_study
+from analysis.report.columns import table_files
 from analysis.study import Study
 from tests.honest import Honest, write_honest
 from unet_scaling.study.config import PROJECT

@@ -11,8 +11,8 @@ import pytest
 from analysis.__main__ import main
 from tests.records import older_log as log
 from tests.reports import Told, report_of_older, without_figures
-from unet_scaling.study.errors import EXIT_USAGE, UserError
-from unet_scaling.study.older_log import OLDER_LOG_HEADER
+from unet_scaling.base.errors import EXIT_USAGE, UserError
+from unet_scaling.format.older_log import OLDER_LOG_HEADER
 
 # What a log of the published PyTorch study and one of its TensorFlow sibling differ in: the rate of the first
 # epoch, the epochs after the third drop, and the seconds before the first epoch of several workers.

@@ -11,11 +11,11 @@ from types import MappingProxyType
 import pandas as pd
 import pytest
 
-from analysis.tables import as_csv
+from analysis.report.tables import as_csv
 from tests.records import make_workers, write_run
 from tests.studies import TINY_STUDY
+from unet_scaling.base.errors import EXIT_BUG, EXIT_USAGE
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.errors import EXIT_BUG, EXIT_USAGE
 
 HOSTILE = "no\x1b[31mde\x07\u202e1\x9b2J"
 NARROW = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.budget import PARTS
+from analysis.causes.budget import PARTS
 from tests.records import (
     GRADIENT_BYTES,
     Steps,
@@ -21,9 +21,9 @@ from tests.records import (
     write_run,
 )
 from tests.reports import Row, Told, report_of
+from unet_scaling.format.record_lines import Probe, WorkerFacts
 from unet_scaling.measure.ping_pong import HostPair, PingPong, write_ping_pong
 from unet_scaling.study.config import PROJECT, WRAPPERS, Framework
-from unet_scaling.study.record_lines import Probe, WorkerFacts
 from unet_scaling.study.study_file import PING_PONG_NAME
 
 NATIVE: Framework = "pytorch_native"

@@ -15,14 +15,14 @@ import pytest
 from PIL import Image
 
 from analysis.__main__ import main
-from analysis.assemble import make_report
 from analysis.figures.catalogue import FIGURES
 from analysis.figures.frame import PANEL_WIDTH_PX, Inputs
 from analysis.figures.style import text_width
 from analysis.figures.svg import SVG
-from analysis.load import load_study
-from analysis.older import load_reference
-from analysis.program import write_report
+from analysis.kinds.assemble import make_report
+from analysis.older_logs.logs import load_reference
+from analysis.read.load import load_study
+from analysis.report.program import write_report
 from analysis.study import LeftOut, left_out_table
 from tests.honest import Honest, write_honest
 from tests.records import near, older_log, write_all_played, write_run

@@ -13,6 +13,7 @@ from pyarrow import parquet
 from torch import Tensor, nn
 
 from tests.studies import make_point
+from unet_scaling.format.record_lines import PHASE_COLUMNS, LongestStep, Phase
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure import epoch_meter
 from unet_scaling.measure.epoch_meter import (
@@ -25,7 +26,6 @@ from unet_scaling.measure.epoch_meter import (
 )
 from unet_scaling.run.recorder import Recorder
 from unet_scaling.run.run_folder import RunFolder
-from unet_scaling.study.record_lines import PHASE_COLUMNS, LongestStep, Phase
 
 NAP = 0.25  # a power of two, so that sums of naps are exact
 POINT = make_point(Path("/images"))

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from analysis.__main__ import main
-from analysis.predict import Counts, fit_step_time, step_matrix
+from analysis.predict.speed import Counts, fit_step_time, step_matrix
 from analysis.study import Array
 from tests.records import make_workers, write_run
 from tests.reports import report_of
+from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
+from unet_scaling.base.files import CHECKSUM_KEY, write_json_with_checksum
 from unet_scaling.study.config import Framework
-from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
-from unet_scaling.study.files import CHECKSUM_KEY, write_json_with_checksum
 
 BATCH = 8
 STEPS = 10

@@ -14,6 +14,7 @@ import torch
 from tests.data_folders import make_folder, refused
 from tests.noted_images import NotedImages
 from tests.studies import tiny_study
+from unet_scaling.base.errors import UserError, run_program
 from unet_scaling.data import images as module
 from unet_scaling.data.batches import to_device
 from unet_scaling.data.pixels import decode
@@ -32,7 +33,6 @@ from unet_scaling.profile.measure import (
     time_steps,
 )
 from unet_scaling.study.config import StudyConfig
-from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.study_file import read_study
 
 CPU = torch.device("cpu")

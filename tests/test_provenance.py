@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from slurm.processes import launch
+from slurm.launch.processes import launch
 from unet_scaling import commit
 from unet_scaling.group.identity import KEEP_MEMORY
 from unet_scaling.group.worker import GLIBC_PREFIX, PRELOAD, speed_variables

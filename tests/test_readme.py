@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.assemble import make_report
-from analysis.load import load_study
+from analysis.kinds.assemble import make_report
+from analysis.read.load import load_study
 from tests.evidence import evidence
 from tests.readme import LEAVING_HOROVOD, PART, README, twins_diff, with_diffs
 from tests.studies import make_images

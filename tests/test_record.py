@@ -9,13 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 from tests.records import make_epochs, make_header, make_point, make_result, write_all
-from unet_scaling.study.record import (
+from unet_scaling.format.record import (
     CHECKSUM_FORMAT,
     Record,
     RecordWriter,
     read_record,
 )
-from unet_scaling.study.record_lines import (
+from unet_scaling.format.record_lines import (
     PHASE_COLUMNS,
     STARTUP_COLUMNS,
     Budget,

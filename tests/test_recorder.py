@@ -12,17 +12,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from analysis.load import load_study
+from analysis.read.load import load_study
 from slurm.commands.status import study_rows
-from slurm.preflight import is_installed
-from slurm.processes import launch
+from slurm.launch.preflight import is_installed
+from slurm.launch.processes import launch
 from tests.cluster import free_port, wait_until
 from tests.machine import needs_a_core_each, quiet_machine
 from tests.records import write_run
 from unet_scaling import record
+from unet_scaling.base.errors import UserError
+from unet_scaling.format.record import RECORD_NAME, Record, read_record
+from unet_scaling.format.record_lines import STEPS_NAME
 from unet_scaling.measure import epoch_meter
 from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT
-from unet_scaling.record.meter import (
+from unet_scaling.script_recorder.meter import (
     EVALUATED_ALWAYS,
     EVALUATED_BY_SOME,
     NO_LENGTH,
@@ -31,11 +34,8 @@ from unet_scaling.record.meter import (
     OTHER_LENGTH,
     PASSES_IN_UPDATE,
 )
-from unet_scaling.record.recording import count_samples
+from unet_scaling.script_recorder.recording import count_samples
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import RECORD_NAME, Record, read_record
-from unet_scaling.study.record_lines import STEPS_NAME
 
 SCRIPTS = PROJECT / "tests" / "scripts"
 STUDY = "scripts"

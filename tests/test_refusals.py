@@ -13,9 +13,9 @@ from tests.honest import Honest, write_honest
 from tests.records import digest, make_header, make_point, make_workers, older_log, write_run
 from tests.reports import report_of, report_of_older
 from tests.tampering import Runs, config
+from unet_scaling.format.record import RECORD_NAME, set_record_aside
+from unet_scaling.format.record_lines import Resumed, WorkerFacts
 from unet_scaling.study.config import FRAMEWORKS, Framework
-from unet_scaling.study.record import RECORD_NAME, set_record_aside
-from unet_scaling.study.record_lines import Resumed, WorkerFacts
 
 START = datetime(2025, 1, 31, 12, tzinfo=UTC)
 NATIVE: Framework = "pytorch_native"

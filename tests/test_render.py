@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from slurm.cluster import OWN_OPTIONS, Cluster, geometry, limit_seconds, read_cluster
 from slurm.render import allocation_script, job_script
 from tests.studies import make_point
+from unet_scaling.base.errors import UserError
 from unet_scaling.study.config import FRAMEWORKS, PROJECT
-from unet_scaling.study.errors import UserError
 
 GOLDEN = Path(__file__).with_name("golden")
 # Where the project, its training programs and its Python are, as jobs find them.

@@ -21,6 +21,7 @@ from torch import Tensor
 from tests.cluster import free_port
 from tests.records import make_workers
 from tests.studies import make_point, make_run
+from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.group import group
 from unet_scaling.group import worker as worker_module
 from unet_scaling.group.group import Group
@@ -28,7 +29,6 @@ from unet_scaling.group.identity import Identity
 from unet_scaling.group.rendezvous import LEAST_AGE_SECONDS, remove_left_segments
 from unet_scaling.group.worker import verify_group
 from unet_scaling.study.config import PROJECT, RunConfig
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.options import HorovodKnobs
 from unet_scaling.study.study_file import read_config
 

@@ -15,19 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import analysis.load
+import analysis.read.load
 from analysis.__main__ import main
-from analysis.columns import PAGE, TABLES, with_column_lists
-from analysis.exports import latex_escaped
-from analysis.program import make_own
+from analysis.report.columns import PAGE, TABLES, with_column_lists
+from analysis.report.exports import latex_escaped
+from analysis.report.program import make_own
 from tests.attacks import hosts_in_turn
 from tests.honest import Honest, write_honest
 from tests.records import make_point, older_log, write_run
 from tests.reports import Told, report_of, report_of_older, reported, without_figures
+from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
+from unet_scaling.format.record import RECORD_NAME
+from unet_scaling.format.record_lines import End
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework, RunConfig
-from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
-from unet_scaling.study.record import RECORD_NAME
-from unet_scaling.study.record_lines import End
 from unet_scaling.study.study_file import read_study
 
 NATIVE: Framework = "pytorch_native"
@@ -142,7 +142,7 @@ def test_many_runs_are_read_by_several_processes_with_the_same_tables(
         write_run(tmp_path, repeat=repeat, images_per_second=100.0 + repeat)
     write_run(tmp_path, "horovod", end=None)
     alone = report_of(tmp_path).study
-    monkeypatch.setattr(analysis.load, "RUNS_AT_ONCE", 2)
+    monkeypatch.setattr(analysis.read.load, "RUNS_AT_ONCE", 2)
     together = report_of(tmp_path).study
     for name in ("runs", "epochs", "evaluations", "left_out"):
         pd.testing.assert_frame_equal(getattr(together, name), getattr(alone, name))
@@ -150,7 +150,7 @@ def test_many_runs_are_read_by_several_processes_with_the_same_tables(
 
 
 def test_the_documentation_lists_the_columns_of_every_table_and_every_key(tmp_path: Path) -> None:
-    """After a change of a table: python -m analysis.columns --write."""
+    """After a change of a table: python -m analysis.report.columns --write."""
     assert PAGE.read_text() == with_column_lists(PAGE.read_text())
     found = report_of(write_honest(tmp_path, Honest(workers=(1, 2), repeats=3)))
     internal = {"throughput", "throughput_low", "throughput_high"}  # one of the two units of summary.csv

@@ -12,23 +12,23 @@ import numpy as np
 import pytest
 
 from analysis.__main__ import main
-from analysis.checks import fairness_checks
-from analysis.columns import TABLES, taken_names
-from analysis.direction import score_direction
 from analysis.figures.catalogue import FIGURES
-from analysis.iou import iou_table
-from analysis.load import load_study
+from analysis.judge.checks import fairness_checks
+from analysis.numbers.direction import score_direction
+from analysis.numbers.iou import iou_table
+from analysis.read.load import load_study
+from analysis.report.columns import TABLES, taken_names
+from analysis.report.tables import COMPARE_LINES
 from analysis.study import TAKEN_NAMES_FILE, Score
-from analysis.tables import COMPARE_LINES
 from tests.evidence import evidence
 from tests.honest import Honest, write_honest
 from tests.records import near, write_all_played, write_real, write_run, write_script_run
 from tests.reports import Compared, report_of, reported
 from tests.tampering import SCORE, Change, Runs, as_own_task, header, in_epochs, workers
+from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.format.record import RECORD_NAME
+from unet_scaling.format.record_lines import End
 from unet_scaling.study.config import ALL_FRAMEWORKS, FRAMEWORKS, PROJECT, Framework
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.study.record import RECORD_NAME
-from unet_scaling.study.record_lines import End
 
 NATIVE: Framework = "pytorch_native"
 NAMES = {"lightning": "Lightning Fabric", "accelerate": "Accelerate"}

@@ -11,10 +11,10 @@ from analysis.__main__ import main
 from tests.records import digest
 from tests.reports import Told, report_of, reported
 from tests.saliency_records import Made, write_explained
+from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.format.record_lines import SALIENCY_FOLDER, SaliencyPhases
+from unet_scaling.format.saliency import SALIENCY_MANIFEST_NAME
 from unet_scaling.study.config import Framework
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.study.record_lines import SALIENCY_FOLDER, SaliencyPhases
-from unet_scaling.study.saliency import SALIENCY_MANIFEST_NAME
 
 OTHERS: tuple[Framework, ...] = ("horovod", "lightning", "accelerate")
 MANIFEST = f"{SALIENCY_FOLDER}/{SALIENCY_MANIFEST_NAME}"

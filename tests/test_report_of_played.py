@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from analysis.__main__ import main
-from analysis.program import print_report
+from analysis.report.program import print_report
 from tests.records import DIVERGED, digest, make_workers, near, write_all_played, write_played, write_real
 from tests.reports import Told, report_of, reported
+from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.options import Criteria
 
 PAGE = PROJECT / "docs" / "plan_quality.md"

@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 from PIL import Image, ImageOps
 
-from slurm.processes import launch_environment
+from slurm.launch.processes import launch_environment
 from tests.cluster import wait_until
 from tests.faults import Fault, attempt, fault_point
 from tests.studies import make_images, make_run
+from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError, report_name
+from unet_scaling.base.files import write_json_with_checksum
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.folder import write_manifest
+from unet_scaling.format.record import RECORD_NAME
 from unet_scaling.run import run_claim
 from unet_scaling.run.run_claim import OWNER_NAME, STALE_SECONDS, RunClaim, this_process
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError, report_name
-from unet_scaling.study.files import write_json_with_checksum
-from unet_scaling.study.record import RECORD_NAME
 
 ELSEWHERE: dict[str, Any] = {"machine": "another boot", "host": "node9"}
 
@@ -190,7 +190,7 @@ CONTENDERS = """
 import os, signal, sys
 from pathlib import Path
 from unet_scaling.run import run_claim
-from unet_scaling.study.files import write_json_with_checksum
+from unet_scaling.base.files import write_json_with_checksum
 
 folder = Path(sys.argv[1])
 os.fsync = lambda _: None

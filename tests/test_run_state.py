@@ -12,15 +12,15 @@ from typing import get_args
 import pytest
 
 from tests.records import write_run
+from unet_scaling.base.errors import UserError
+from unet_scaling.format.record import CHECKSUM_BYTES, CHECKSUM_FORMAT, RECORD_NAME
+from unet_scaling.format.run_state import Exclusion, State, recorded_run, run_state
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import CHECKSUM_BYTES, CHECKSUM_FORMAT, RECORD_NAME
-from unet_scaling.study.run_state import Exclusion, State, recorded_run, run_state
 from unet_scaling.study.study_file import read_config
 
 READS_BEYOND_THE_END = """
 import mmap, os, sys
-from unet_scaling.study.errors import run_worker
+from unet_scaling.base.errors import run_worker
 
 def main():
     with open(sys.argv[1], "r+b") as file:

@@ -16,7 +16,13 @@ from PIL import Image
 from tests.xaitk_maps import explained_point, initial_network, map_maker, xaitk_map
 from tests.xaitk_maps import weights as weights
 from unet_scaling import training_loop
-from unet_scaling.explain.checks import (
+from unet_scaling.base.errors import EXIT_BUG, UserError
+from unet_scaling.format.saliency import SCORES, Faithfulness
+from unet_scaling.group.group import single_worker
+from unet_scaling.measure.epoch_meter import PartClock
+from unet_scaling.model import UNet
+from unet_scaling.run.training_state import weights_sha256
+from unet_scaling.saliency.checks import (
     MapChecks,
     Reals,
     Trial,
@@ -28,15 +34,9 @@ from unet_scaling.explain.checks import (
     trial_of,
     untrained,
 )
-from unet_scaling.explain.maps import MapFiles, MapMaker, image_names, make_maps, region_scores
-from unet_scaling.explain.masks import MaskStore, mask_chunks, method_of
-from unet_scaling.group.group import single_worker
-from unet_scaling.measure.epoch_meter import PartClock
-from unet_scaling.model import UNet
-from unet_scaling.run.training_state import weights_sha256
-from unet_scaling.study.errors import EXIT_BUG, UserError
+from unet_scaling.saliency.maps import MapFiles, MapMaker, image_names, make_maps, region_scores
+from unet_scaling.saliency.masks import MaskStore, mask_chunks, method_of
 from unet_scaling.study.options import SaliencyOptions
-from unet_scaling.study.saliency import SCORES, Faithfulness
 
 
 def few_masks(**changes: Any) -> SaliencyOptions:
@@ -283,7 +283,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "xaitk_saliency", None)
     for name in ("run", "maps", "masks"):
-        monkeypatch.delitem(sys.modules, f"unet_scaling.explain.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"unet_scaling.saliency.{name}", raising=False)
     with pytest.raises(UserError, match=r"environment/install\.sh --with xaitk") as refused:
         single_worker().run_on_all(training_loop._import_saliency)
     assert refused.value.exit_code == 2

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from slurm import preflight
 from slurm.after_run import set_disturbed_aside
-from slurm.estimate import ProbedSpeed, recorded_seconds
+from slurm.launch import preflight
+from slurm.launch.estimate import ProbedSpeed, recorded_seconds
 from tests.records import digest, make_epochs, make_header, make_point, make_result, write_all
 from tests.saliency_records import Made, make_line, write_explained
+from unet_scaling.base.errors import UserError
+from unet_scaling.format.record import Record, read_record, set_launch_aside
+from unet_scaling.format.record_lines import End, RecordLine, Saliency
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import Record, read_record, set_launch_aside
-from unet_scaling.study.record_lines import End, RecordLine, Saliency
 from unet_scaling.study.study_file import config_path, read_config
 
 EXPLAINED = {"saliency": {"method": "rise", "masks": 64}}

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from slurm.processes import launch
+from slurm.launch.processes import launch
 from tests.studies import give_workers, make_point, make_run, train
 from tests.trained import TrainedRuns, over_gloo
 from tests.xaitk_maps import TRAINED_EPOCHS, clean_images, explained_point, xaitk_map, xaitk_stack
 from tests.xaitk_maps import weights as weights
+from unet_scaling.base.errors import EXIT_RESUME
+from unet_scaling.base.files import checksum_path
+from unet_scaling.format.record import Record, read_record
+from unet_scaling.format.saliency import SCORES, SaliencyManifest
 from unet_scaling.run.checkpoint import STOP_AT_VARIABLE
 from unet_scaling.study.config import PROJECT, RunConfig
-from unet_scaling.study.errors import EXIT_RESUME
-from unet_scaling.study.files import checksum_path
 from unet_scaling.study.options import SaliencyOptions
-from unet_scaling.study.record import Record, read_record
-from unet_scaling.study.saliency import SCORES, SaliencyManifest
 
 pytestmark = pytest.mark.slow
 

@@ -14,10 +14,10 @@ from PIL import Image
 from tests.records import digest, write_run
 from tests.reports import reported
 from tests.trained import TrainedRuns, plain_config
+from unet_scaling.base.files import read_json_with_checksum, write_json_with_checksum
 from unet_scaling.data.batches import ImageBatch
-from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
-from unet_scaling.study.record import RECORD_NAME, read_record
-from unet_scaling.study.record_lines import PICTURES_NAME, Pictures, PixelCounts, Result, SamplePicture
+from unet_scaling.format.record import RECORD_NAME, read_record
+from unet_scaling.format.record_lines import PICTURES_NAME, Pictures, PixelCounts, Result, SamplePicture
 from unet_scaling.task.task import UNetTask
 
 PNG = base64.b64encode(b"a picture").decode()

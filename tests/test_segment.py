@@ -31,24 +31,24 @@ import pytest
 import torch
 from PIL import Image
 
-from analysis.csv_table import load_csv
 from analysis.figures.serving import draw_latencies
+from analysis.tables_of_others.csv_table import load_csv
 from slurm.commands import segment as command
-from slurm.processes import launch
+from slurm.launch.processes import launch
 from tests.cluster import bring_up, wait_until
 from tests.tasks import points_config
 from tests.test_cluster_doctor import HOSTS, PMI, SITE
 from tests.trained import TrainedRun, TrainedRuns, plain_config
+from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.data.folder import find_pairs
 from unet_scaling.data.order import split
 from unet_scaling.data.pixels import Box
+from unet_scaling.format.record_lines import Result
 from unet_scaling.inference import load
 from unet_scaling.inference import segment as worker
 from unet_scaling.inference.masks import JOBS_FOLDER, files_to_segment, mask_path
 from unet_scaling.inference.segment import FittedImage, Region, Segmenter, open_segmenter, segment
 from unet_scaling.inference.server import LARGEST_BODY, Batcher
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.study.record_lines import Result
 
 CPU = torch.device("cpu")
 

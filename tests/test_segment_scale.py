@@ -16,6 +16,7 @@ from PIL import Image
 
 from tests.studies import make_point, train
 from tests.trained import TrainedRun, TrainedRuns, plain_config
+from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.folder import find_pairs, write_manifest
 from unet_scaling.data.pixels import Box
@@ -24,7 +25,6 @@ from unet_scaling.inference.segment import open_segmenter
 from unet_scaling.inference.tiles import tiles
 from unet_scaling.model import UNet
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.options import ImageScales
 
 CPU = torch.device("cpu")

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from slurm import preflight
-from slurm.preflight import check_inputs
-from slurm.processes import launch
+from slurm.launch import preflight
+from slurm.launch.preflight import check_inputs
+from slurm.launch.processes import launch
 from tests.records import write_run
 from tests.studies import make_point, make_run, train
+from unet_scaling.base.errors import UserError
+from unet_scaling.format.record import read_record
+from unet_scaling.format.run_state import run_state
 from unet_scaling.group.rendezvous import require_all_workers
 from unet_scaling.run.run_folder import open_run
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import read_record
-from unet_scaling.study.run_state import run_state
 
 SMALL_SHARED_MEMORY = 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"'
 may_mount = os.geteuid() == 0 and shutil.which("unshare")

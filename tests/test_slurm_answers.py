@@ -19,7 +19,7 @@ from slurm.scheduler import (
     read_shown,
 )
 from slurm.states import KnownJobs, Submission, combine
-from unet_scaling.study.run_state import SUBMITTABLE, RunState
+from unet_scaling.format.run_state import SUBMITTABLE, RunState
 
 HEADER = "JOBID|STATE|REASON|NAME|."
 ROW = "12|PENDING|Priority|run.ab.1|."

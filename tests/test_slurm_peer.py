@@ -26,7 +26,7 @@ import slurm.submit
 from slurm.commands.cancel import cancel_study
 from slurm.commands.status import study_rows
 from slurm.commands.submit import submit_and_wait
-from slurm.study_folder import Cancellation
+from slurm.launch.study_folder import Cancellation
 from slurm.submit import Submitter
 from tests.peer_slurm import (
     ANSWER_FAULTS,
@@ -42,10 +42,10 @@ from tests.peer_slurm import (
     make_submitter,
 )
 from tests.records import make_study, write_record
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import RECORD_NAME, set_record_aside
-from unet_scaling.study.record_lines import End
-from unet_scaling.study.run_state import ACTIVE, SUBMITTABLE, run_state
+from unet_scaling.base.errors import UserError
+from unet_scaling.format.record import RECORD_NAME, set_record_aside
+from unet_scaling.format.record_lines import End
+from unet_scaling.format.run_state import ACTIVE, SUBMITTABLE, run_state
 from unet_scaling.study.study_file import read_config
 
 FAULTS = st.lists(st.sampled_from(("", "", "", *SBATCH_FAULTS, *ANSWER_FAULTS)), max_size=8)

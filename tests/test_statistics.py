@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from analysis.stats import bounds, replicates
+from analysis.judge.trust import outlying_launches, run_steadiness
+from analysis.numbers.stats import bounds, replicates
 from analysis.study import BUDGET_COLUMNS, Study
-from analysis.trust import outlying_launches, run_steadiness
 from tests.records import DIVERGED, near, result, write_run
 from tests.reports import report_of
 from tests.simulated import (

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from analysis.__main__ import main
-from analysis.strategies import changed_options
-from slurm.estimate import gains_without_exchange
-from slurm.study_folder import StudyFolder
+from analysis.strategies.comparison import changed_options
+from slurm.launch.estimate import gains_without_exchange
+from slurm.launch.study_folder import StudyFolder
 from tests.faults import Fault, attempt
 from tests.honest import Honest, write_honest
 from tests.reports import report_of

@@ -13,8 +13,8 @@ import pytest
 from slurm.cluster import read_cluster
 from slurm.commands.explain import explanation, known_words, overview
 from slurm.reference import REFERENCE_PAGE, SCHEMAS, FileKind, file_kinds, page_with_keys, schema
+from unet_scaling.base.errors import UserError
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.errors import UserError
 from unet_scaling.study.study_file import read_study
 
 STUDY, CLUSTER = file_kinds()

@@ -19,16 +19,16 @@ import slurm.commands.submit
 import slurm.scheduler
 from slurm.commands.cancel import cancel_study
 from slurm.commands.status import show_status, status_table, study_rows
-from slurm.local import require_ready, take_over
+from slurm.launch.local import require_ready, take_over
+from slurm.launch.study_folder import CancelledError, locked, mark_cancelled
 from slurm.scheduler import LimitError, Printed, Slurm, UnreachableError
 from slurm.states import read_submission
-from slurm.study_folder import CancelledError, locked, mark_cancelled
 from slurm.submit import Submitter
 from tests.cluster import wait_until
 from tests.peer_slurm import CLUSTER, TIMED, Clock, PeerSlurm, make_submitter
 from tests.records import make_study, write_record
 from tests.studies import make_images
-from unet_scaling.study.errors import UserError
+from unet_scaling.base.errors import UserError
 from unet_scaling.study.repeats import Precision
 from unet_scaling.study.study_file import read_config
 
@@ -276,7 +276,7 @@ def test_where_the_file_system_has_no_locks_a_file_keeps_a_second_terminal_out(
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr("slurm.study_folder.fcntl.flock", no_locks)
+    monkeypatch.setattr("slurm.launch.study_folder.fcntl.flock", no_locks)
     claim = submitter.folder.path / ".claim"
     with (
         locked(submitter.folder.path),

@@ -12,24 +12,24 @@ import torch
 from torch import nn
 
 from analysis.__main__ import main as report
-from analysis.budget import budget_table, network_table
-from analysis.diagnosis import diagnose
-from analysis.load import load_study
+from analysis.causes.budget import budget_table, network_table
+from analysis.causes.diagnosis import diagnose
+from analysis.read.load import load_study
 from slurm.commands import new
 from slurm.commands.check import verify_in_processes
-from slurm.estimate import ProbedSpeed
-from slurm.preflight import unjudged
-from slurm.study_folder import StudyFolder
+from slurm.launch.estimate import ProbedSpeed
+from slurm.launch.preflight import unjudged
+from slurm.launch.study_folder import StudyFolder
 from tests.records import Steps, write_budget_run, write_run
 from tests.tampering import as_own_task
 from tests.task_mistakes import MISTAKES, MISTAKES_OF_WORKERS, RIGHT, changed
 from tests.tasks import EXAMPLES, POINTS, SOMETIMES_UNUSED, example, points_config, task_config
+from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 from unet_scaling.data.batches import SampleData
+from unet_scaling.format.record_lines import Scores
 from unet_scaling.group.group import single_worker
 from unet_scaling.profile.measure import open_subject
 from unet_scaling.study.config import PROJECT, RunConfig
-from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
-from unet_scaling.study.record_lines import Scores
 from unet_scaling.study.study_file import read_study
 from unet_scaling.task.file_task import FileTask
 from unet_scaling.training import build_model, with_zero_gradients

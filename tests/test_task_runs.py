@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from slurm.preflight import is_installed
-from slurm.processes import launch
+from slurm.launch.preflight import is_installed
+from slurm.launch.processes import launch
 from tests.studies import make_run
 from tests.task_mistakes import HIDDEN, RANK, changed
 from tests.tasks import EXAMPLES, SOMETIMES_UNUSED, example, points_config
+from unet_scaling.base.errors import EXIT_DIVERGED, EXIT_USAGE
+from unet_scaling.format.record import RECORD_NAME, Record, read_record
+from unet_scaling.format.record_lines import Scores
+from unet_scaling.format.run_state import run_state
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, WRAPPERS
-from unet_scaling.study.errors import EXIT_DIVERGED, EXIT_USAGE
-from unet_scaling.study.record import RECORD_NAME, Record, read_record
-from unet_scaling.study.record_lines import Scores
-from unet_scaling.study.run_state import run_state
 
 pytestmark = pytest.mark.slow
 

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from tests.studies import make_point
+from unet_scaling.base.errors import UserError
 from unet_scaling.group.worker import float32_precision
 from unet_scaling.model import UNet
 from unet_scaling.run import training_state
 from unet_scaling.run.training_state import set_float32_precision, weights_sha256
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.errors import UserError
 from unet_scaling.training import build_model, learning_rate, load_task
 
 NOWHERE = Path("nowhere")

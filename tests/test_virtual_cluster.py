@@ -20,8 +20,8 @@ from tests.cluster import (
     wait_until,
 )
 from tests.studies import tiny_study
+from unet_scaling.format.record import read_record
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.record import read_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm.processes import mpiexec_program
+from slurm.launch.processes import mpiexec_program
 from tests.layout_rules import OPTIONAL_PARTS
 from tests.studies import TINY_STUDY, UNJUDGED, make_images
 from unet_scaling import CODE_FOLDER
-from unet_scaling.study.errors import UserError
+from unet_scaling.base.errors import UserError
 
 # For people who have a clone: a notebook, and scripts that call .venv of its root.
 OF_A_CLONE = {".ipynb", ".sh", ""}
@@ -53,13 +53,13 @@ def test_the_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
 EXPLAIN = """
 from types import SimpleNamespace as Names
 from unet_scaling.group.group import single_worker
-from unet_scaling.study.errors import run_program
+from unet_scaling.base.errors import run_program
 from unet_scaling.training_loop import explain
 run_program(lambda: explain(Names(config=Names(is_explained=True)), None, None, single_worker(), None))
 """
 EMULATE = """
 from pathlib import Path
-from unet_scaling.study.errors import run_program
+from unet_scaling.base.errors import run_program
 from unet_scaling.study.study_file import read_study
 from unet_scaling.training import load_task
 config = read_study(Path("tiny.toml")).configs()[0]
@@ -70,7 +70,7 @@ run_program(lambda: load_task(config.model_copy(update={"emulation": emulation})
 
 STRATEGY = """
 from types import SimpleNamespace as Names
-from unet_scaling.study.errors import run_program
+from unet_scaling.base.errors import run_program
 from unet_scaling.study.options import Strategy
 from unet_scaling.training_loop import build_step
 task = Names(config=Names(strategy=Strategy(staleness=1)))

@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from unet_scaling.study.errors import run_worker
+from unet_scaling.base.errors import run_worker
 
 
 def main() -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from slurm.processes import launch
+from slurm.launch.processes import launch
 from tests.studies import make_images, make_point, make_run
+from unet_scaling.format.record import RECORD_NAME, Record, read_record
 from unet_scaling.group.rendezvous import is_mpi
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.options import HorovodKnobs
-from unet_scaling.study.record import RECORD_NAME, Record, read_record
 
 # Steps of 4 images, of 38: 9 to an epoch.
 PLAIN_EPOCHS = 3

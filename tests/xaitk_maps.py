@@ -18,13 +18,13 @@ from xaitk_saliency.impls.gen_image_classifier_blackbox_sal.slidingwindow import
 from tests.studies import make_point
 from tests.trained import TrainedRuns
 from unet_scaling.data.batches import ImageData
-from unet_scaling.explain.maps import CleanImage, ExplainedNetwork, MapFiles, MapMaker, clean_image
-from unet_scaling.explain.masks import MaskStore, mask_chunks, method_of
+from unet_scaling.format.saliency import SCORES
 from unet_scaling.group.group import single_worker
 from unet_scaling.model import UNet
+from unet_scaling.saliency.maps import CleanImage, ExplainedNetwork, MapFiles, MapMaker, clean_image
+from unet_scaling.saliency.masks import MaskStore, mask_chunks, method_of
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.options import SaliencyOptions
-from unet_scaling.study.saliency import SCORES
 from unet_scaling.training import build_model, load_task
 
 # Enough that the network predicts something on every test image.

@@ -11,7 +11,7 @@ def run_command() -> None:
     # A command lives for seconds and keeps most of what it reads: to search for garbage every 700 objects
     # takes a third of the time in which the records of 10,000 runs are read.
     gc.set_threshold(100_000)
-    from unet_scaling.study.errors import run_program
+    from unet_scaling.base.errors import run_program
     from unet_scaling.subcommands import main
 
     run_program(main)

@@ -7,10 +7,10 @@ Where it goes:
 
 import shlex
 
-from unet_scaling.study.command_line import CommandLine
+from unet_scaling.base.command_line import CommandLine
+from unet_scaling.base.texts import COMMAND
+from unet_scaling.base.validation import keys
 from unet_scaling.study.study_file import study_file_model
-from unet_scaling.study.texts import COMMAND
-from unet_scaling.study.validation import keys
 from unet_scaling.subcommands import SUBCOMMANDS, module_of
 
 # zsh runs completions of bash by its own adapter.

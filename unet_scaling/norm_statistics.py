@@ -18,11 +18,11 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from unet_scaling.data.batches import RunData
 from unet_scaling.data.order import Indices, epoch_order
+from unet_scaling.format.record_lines import NormStatistics
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.epoch_meter import synchronized_seconds
 from unet_scaling.run import training_state
-from unet_scaling.study.record_lines import NormStatistics
 from unet_scaling.task.task import Task
 
 Layers = Mapping[str, _NormBase]

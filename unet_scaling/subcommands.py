@@ -10,8 +10,8 @@ import tomllib
 from typing import Any
 
 from unet_scaling import CODE_FOLDER, IS_CLONE
-from unet_scaling.study.errors import EXIT_OK, EXIT_USAGE, UserError, exit_codes_text, optional_part
-from unet_scaling.study.texts import COMMAND, did_you_mean
+from unet_scaling.base.errors import EXIT_OK, EXIT_USAGE, UserError, exit_codes_text, optional_part
+from unet_scaling.base.texts import COMMAND, did_you_mean
 
 # The module of each, and what it does.
 SUBCOMMANDS = {
@@ -27,8 +27,8 @@ SUBCOMMANDS = {
     "report": ("analysis.__main__", "write the report of a study"),
     "segment": ("slurm.commands.segment", "masks of a folder of images, by the network of a run"),
     "serve": ("unet_scaling.inference.serve", "serve the network of a run over HTTP"),
-    "compare": ("analysis.compare_command", "compare two studies"),
-    "predict": ("analysis.predict_command", "predict larger worker counts before they are measured"),
+    "compare": ("analysis.compare.command", "compare two studies"),
+    "predict": ("analysis.predict.command", "predict larger worker counts before they are measured"),
     "explain": ("slurm.commands.explain", "explain a key of a study or cluster file"),
     "completion": ("unet_scaling.completion", "print what lets bash or zsh complete this command"),
 }

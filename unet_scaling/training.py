@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from unet_scaling.base.errors import UserError, optional_part
 from unet_scaling.data.batches import Batch, RunData, StepBatches
+from unet_scaling.format.record_lines import Phase
 from unet_scaling.group.gpus import require_compiler
 from unet_scaling.group.group import wait_for_device
 from unet_scaling.group.watchdog import blocking
@@ -21,8 +23,6 @@ from unet_scaling.measure.epoch_meter import NO_CLOCK, Clock
 from unet_scaling.model import Norm
 from unet_scaling.run import training_state
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import UserError, optional_part
-from unet_scaling.study.record_lines import Phase
 from unet_scaling.task.task import Task, UNetTask
 
 # The reference divides its rate by 2, 4 and 8 from epochs 80, 120 and 150 of 200.

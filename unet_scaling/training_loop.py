@@ -9,7 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from unet_scaling.base.errors import EXIT_DIVERGED, UserError, optional_part
+from unet_scaling.base.progress import counted, progress
 from unet_scaling.data.batches import RunData
+from unet_scaling.format import record_lines
 from unet_scaling.group.group import Group, wait_for_device
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.epoch_meter import Meter, synchronized_seconds
@@ -17,9 +20,6 @@ from unet_scaling.norm_statistics import norm_layers, recompute
 from unet_scaling.run import training_state
 from unet_scaling.run.checkpoint import EpochSoFar, Position, SafePoints
 from unet_scaling.run.recorder import Recorder
-from unet_scaling.study import record_lines
-from unet_scaling.study.errors import EXIT_DIVERGED, UserError, optional_part
-from unet_scaling.study.progress import counted, progress
 from unet_scaling.task.task import NOT_FINITE, Task
 from unet_scaling.training import Step, Twin, learning_rate, set_learning_rate
 
@@ -191,7 +191,7 @@ def explain(task: Task, model: nn.Module, data: RunData, group: Group, record: R
 
 def _import_saliency() -> Callable[..., None]:
     with optional_part("saliency.method", "xaitk"):
-        from unet_scaling.explain.run import explain_run
+        from unet_scaling.saliency.run import explain_run
     return explain_run
 
 

@@ -9,9 +9,9 @@ import sys
 
 from torch import nn
 
+from unet_scaling.base.errors import run_program
 from unet_scaling.group.group import single_worker
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import run_program
 from unet_scaling.task.file_task import FileTask, TaskFacts, require_alike, task_facts
 from unet_scaling.training import build_model, build_optimizer
 

@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 
 from analysis import text
-from analysis.contrast import HOROVOD_FASTER, NATIVE_FASTER
 from analysis.figures.frame import MOST_OPTIONS, Chart, Inputs, drawn_series
 from analysis.figures.kinds import Forest, Line, ShareCurve, Stack, TrainingCurve
 from analysis.figures.style import LINE_STYLES
-from analysis.played import kept_farthest_first, kept_ious
-from analysis.strategies import CLAIMS, changed_options
+from analysis.numbers.contrast import HOROVOD_FASTER, NATIVE_FASTER
+from analysis.played.quality import kept_farthest_first, kept_ious
+from analysis.strategies.comparison import CLAIMS, changed_options
 from analysis.study import COMPARED, CONFIDENCE, ENDS, FEWEST_REPEATS, NAMES, POINT, Score, Study, bounded
-from unet_scaling.study.texts import score_title
+from unet_scaling.base.texts import score_title
 
 # More rows are nobody's first look; all are in comparison.csv, or compare.csv.
 MOST_FOREST_ROWS = 30

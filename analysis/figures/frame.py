@@ -20,7 +20,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from analysis.assemble import Report
 from analysis.figures.style import (
     LINE_STYLES,
     PX_PER_INCH,
@@ -32,6 +31,7 @@ from analysis.figures.style import (
     shortened,
     text_width,
 )
+from analysis.kinds.assemble import Report
 from analysis.study import NAN, POINT, SERIES, Array, Study, bounded
 from analysis.text import Row, chart_number, chart_percent, clean, count, printable, resolved
 

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.setting import Setting, tell
+from unet_scaling.base.errors import EXIT_OK, EXIT_RESUME
+from unet_scaling.format.record import RECORD_NAME, Record, read_record
 from unet_scaling.group.rendezvous import built_with
 from unet_scaling.group.worker import versions
 from unet_scaling.measure.counters import open_gpu
-from unet_scaling.study.errors import EXIT_OK, EXIT_RESUME
-from unet_scaling.study.record import RECORD_NAME, Record, read_record
 
 PROGRAMS = ("g++", "nvcc", "mpiexec", "nvidia-smi", "git")
 # Losses of both frameworks at 1 worker: a GPU adds gradients in no fixed order, which a few epochs amplify.

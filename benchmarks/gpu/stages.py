@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.gpu.setting import Setting
-from unet_scaling.study.errors import EXIT_OK, EXIT_USAGE
+from unet_scaling.base.errors import EXIT_OK, EXIT_USAGE
 
 STUDY = """\
 workers = {workers}

@@ -6,12 +6,12 @@ from pathlib import Path
 from rich.console import Console
 
 from slurm.commands.options import add_submitted_study, new_console, submitted_study
+from slurm.launch.study_folder import mark_cancelled
 from slurm.scheduler import GONE, UNCLEAR, UnreachableError, is_over
 from slurm.states import Submission, judged, study_submissions
-from slurm.study_folder import mark_cancelled
-from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.run_state import ACTIVE
+from unet_scaling.base.command_line import CommandLine
+from unet_scaling.base.errors import UserError
+from unet_scaling.format.run_state import ACTIVE
 
 # It looks so long for jobs that are left, or whose answer was lost: longer than one can be late.
 CANCEL_SECONDS = 300.0

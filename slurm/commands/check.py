@@ -11,18 +11,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slurm import preflight
 from slurm.cluster import prologue_path, read_cluster
 from slurm.commands.options import add_study
-from slurm.estimate import gains_without_exchange
-from slurm.study_folder import logs_folder, open_study_folder
+from slurm.launch import preflight
+from slurm.launch.estimate import gains_without_exchange
+from slurm.launch.study_folder import logs_folder, open_study_folder
+from unet_scaling.base.command_line import CommandLine
+from unet_scaling.base.errors import EXIT_OK, UserError
+from unet_scaling.base.texts import called, count
 from unet_scaling.group.gpus import visible_gpus
 from unet_scaling.group.identity import LAUNCHERS
-from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.config import PROGRAMS_FOLDER, PROJECT, RunConfig
-from unet_scaling.study.errors import EXIT_OK, UserError
 from unet_scaling.study.study_file import read_study
-from unet_scaling.study.texts import called, count
 
 # By which a task is tried, one after the other.
 TRIED_WORKERS = 2

@@ -14,8 +14,11 @@ from rich.console import Console
 
 from slurm.cluster import Cluster, read_cluster
 from slurm.commands.options import add_logs, new_console
+from slurm.launch.processes import launch
 from slurm.one_job import new_job_folder, run_as_job
-from slurm.processes import launch
+from unet_scaling.base.command_line import CommandLine
+from unet_scaling.base.errors import EXIT_BUG, EXIT_OK, UserError
+from unet_scaling.base.validation import positive
 from unet_scaling.doctor.findings import (
     Findings,
     WorkerReport,
@@ -26,10 +29,7 @@ from unet_scaling.doctor.findings import (
     verdict,
 )
 from unet_scaling.group.gpus import visible_gpus
-from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.errors import EXIT_BUG, EXIT_OK, UserError
 from unet_scaling.study.study_file import OUTPUT_NAME
-from unet_scaling.study.validation import positive
 
 # The fewest that show whether workers find each other, and over a network.
 DEFAULT_WORKERS = 2

@@ -8,10 +8,10 @@ unet-scaling explain                         all keys
 import difflib
 
 from slurm.reference import FileKind, file_kinds
-from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.errors import UserError
+from unet_scaling.base.command_line import CommandLine
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.validation import Key
 from unet_scaling.study.options import CRITERIA_OF_OWN_TASK
-from unet_scaling.study.validation import Key
 
 # Of an unknown key, so many like it are named.
 MOST_NEAR_KEYS = 4

@@ -12,22 +12,22 @@ from statistics import median
 from typing import NamedTuple
 
 from slurm.cluster import limit_seconds, read_cluster
-from slurm.estimate import KnownSeconds, estimate_text, run_probe
-from slurm.local import cores_per_worker
-from slurm.preflight import has_package, iou_warnings
+from slurm.launch.estimate import KnownSeconds, estimate_text, run_probe
+from slurm.launch.local import cores_per_worker
+from slurm.launch.preflight import has_package, iou_warnings
 from slurm.reference import FileKind, file_kinds
 from slurm.scheduler import Slurm, UnreachableError
+from unet_scaling.base.command_line import CommandLine
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.texts import called, count
+from unet_scaling.base.validation import as_toml, counts, setting
 from unet_scaling.data.checking import check_folder, sample_folder
 from unet_scaling.data.folder import MANIFEST_NAME, NAMES_HELP, find_pairs, read_manifest, write_manifest
 from unet_scaling.data.order import count_test_images
 from unet_scaling.group.gpus import Gpus, visible_gpus
-from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.config import FRAMEWORKS, PLAIN_NAME, PROJECT, StudyConfig
-from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import FEWEST_JUDGED_STEPS, Criteria, Data, Model, Training
 from unet_scaling.study.study_file import read_study
-from unet_scaling.study.texts import called, count
-from unet_scaling.study.validation import as_toml, counts, setting
 
 # A batch is never suggested larger than the default.
 LARGEST_BATCH: int = Training.model_fields["batch_per_worker"].default

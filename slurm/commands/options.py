@@ -7,14 +7,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from slurm.preflight import require_throughput
-from slurm.study_folder import StudyFolder, logs_folder, open_study_folder
-from unet_scaling.study.command_line import CommandLine, named_folder
-from unet_scaling.study.console import CleanConsole
-from unet_scaling.study.errors import UserError
+from slurm.launch.preflight import require_throughput
+from slurm.launch.study_folder import StudyFolder, logs_folder, open_study_folder
+from unet_scaling.base.command_line import CommandLine, named_folder
+from unet_scaling.base.console import CleanConsole
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.texts import CALLED, did_you_mean
+from unet_scaling.base.validation import add_settings, positive
 from unet_scaling.study.study_file import STUDY_NAME, read_study
-from unet_scaling.study.texts import CALLED, did_you_mean
-from unet_scaling.study.validation import add_settings, positive
 
 # Of lines that go into a file or pipe.
 PIPE_WIDTH_CHARACTERS = 160

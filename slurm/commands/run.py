@@ -5,14 +5,14 @@ import sys
 import time
 
 from slurm.commands.options import add_launch, add_study, new_console, study_folder
-from slurm.estimate import PROBE_SECONDS, estimate_text, run_probe
-from slurm.local import StudyStoppedError, cores_per_worker, local_plan, run_study
-from slurm.preflight import iou_warnings, require_devices
-from slurm.processes import say_whether_quiet
+from slurm.launch.estimate import PROBE_SECONDS, estimate_text, run_probe
+from slurm.launch.local import StudyStoppedError, cores_per_worker, local_plan, run_study
+from slurm.launch.preflight import iou_warnings, require_devices
+from slurm.launch.processes import say_whether_quiet
+from unet_scaling.base.command_line import CommandLine
+from unet_scaling.base.errors import EXIT_OK
+from unet_scaling.base.texts import count
 from unet_scaling.group.gpus import visible_gpus
-from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.errors import EXIT_OK
-from unet_scaling.study.texts import count
 
 # A busy program often ends within minutes; each look takes a second.
 QUIET_POLL_SECONDS = 30

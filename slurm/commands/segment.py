@@ -21,18 +21,18 @@ from scipy import ndimage  # type: ignore[import-untyped]
 
 from slurm.cluster import Cluster, geometry, read_cluster
 from slurm.commands.options import new_console
+from slurm.launch.processes import launch
 from slurm.one_job import new_job_folder, run_as_job
-from slurm.processes import launch
 from slurm.scheduler import GONE, Slurm, is_over
+from unet_scaling.base.command_line import CommandLine
+from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_BUG, EXIT_OK, EXIT_RESUME, UserError
+from unet_scaling.base.files import READABLE, remove_unfinished, write_atomically
+from unet_scaling.base.texts import count
+from unet_scaling.base.validation import positive
 from unet_scaling.data.folder import FilePair
+from unet_scaling.format.record_lines import PixelCounts
 from unet_scaling.inference import masks
-from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, EXIT_OK, EXIT_RESUME, UserError
-from unet_scaling.study.files import READABLE, remove_unfinished, write_atomically
-from unet_scaling.study.record_lines import PixelCounts
 from unet_scaling.study.study_file import OUTPUT_NAME
-from unet_scaling.study.texts import count
-from unet_scaling.study.validation import positive
 
 _COLUMNS = ("image", "mask", "width", "height", "area_share", "objects", "iou")
 # As `report --csv` reads it; further columns are for people.

@@ -14,20 +14,20 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm.commands.options import add_submitted_study, new_console, submitted_study
+from slurm.launch.study_folder import is_at_work
 from slurm.states import RunStatus, study_statuses
-from slurm.study_folder import is_at_work
-from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import RECORD_NAME
-from unet_scaling.study.record_lines import Epoch
-from unet_scaling.study.run_state import ACTIVE, RecordedRun, State
+from unet_scaling.base.command_line import CommandLine
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.texts import LAUNCH_HINT, called, clean, count
+from unet_scaling.format.record import RECORD_NAME
+from unet_scaling.format.record_lines import Epoch
+from unet_scaling.format.run_state import ACTIVE, RecordedRun, State
 from unet_scaling.study.study_file import (
     config_path,
     list_run_folders,
     read_config,
     recorded_study,
 )
-from unet_scaling.study.texts import LAUNCH_HINT, called, clean, count
 
 REFRESH_SECONDS = 10
 # Below, a table of all columns would break the names of runs.

@@ -11,13 +11,13 @@ from rich.console import Console
 from slurm.cluster import read_cluster
 from slurm.commands.options import add_launch, add_study, new_console, study_folder
 from slurm.commands.status import REFRESH_SECONDS, StatusRow, show_status, study_rows
-from slurm.study_folder import Cancellation, CancelledError, logs_folder
+from slurm.launch.study_folder import Cancellation, CancelledError, logs_folder
 from slurm.submit import LaterError, Submitter
-from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.run_state import ACTIVE
+from unet_scaling.base.command_line import CommandLine
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.texts import called
+from unet_scaling.format.run_state import ACTIVE
 from unet_scaling.study.study_file import list_run_folders
-from unet_scaling.study.texts import called
 
 # Where runs wait for room in the queue: jobs of other studies may have ended.
 ROOM_LOOK_SECONDS = 300.0

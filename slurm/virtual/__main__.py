@@ -8,7 +8,7 @@ from pathlib import Path
 from slurm.virtual import cluster
 from slurm.virtual.hosts import enter
 from slurm.virtual.plan import Plan, command, command_line, load, plan_of
-from unet_scaling.study.errors import UserError, run_program
+from unet_scaling.base.errors import UserError, run_program
 
 # slurm/virtual_cluster puts it first into PYTHONPATH, so that this package is found.
 ENTRY_FOLDER = str(Path(__file__).resolve().parents[2])

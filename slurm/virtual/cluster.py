@@ -15,10 +15,10 @@ from subprocess import Popen
 from slurm.virtual import hosts
 from slurm.virtual import plan as planned
 from slurm.virtual.plan import CONTROLLER, DEVICE_FOLDER, Plan, command, plan_file, save
+from unet_scaling.base.errors import EXIT_BUG, UserError
 from unet_scaling.group import processor_quota
 from unet_scaling.group.identity import own_processors
 from unet_scaling.study.dilation import DILATION_VARIABLE, LINK_RATE_VARIABLE, QUOTA_FOLDER_VARIABLE
-from unet_scaling.study.errors import EXIT_BUG, UserError
 
 # A second on a quiet machine; two clusters that start together on a busy one take far longer.
 START_SECONDS = 60.0

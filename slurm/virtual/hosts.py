@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from slurm.virtual.plan import Plan
-from unet_scaling.study.errors import EXIT_BUG, UserError
+from unet_scaling.base.errors import EXIT_BUG, UserError
 
 SYSTEM_FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ENVIRONMENT = {"PATH": SYSTEM_FOLDERS, "LC_ALL": "C", "HOME": "/root"}

@@ -10,9 +10,9 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from math import ceil
 from pathlib import Path
 
-from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.texts import short_digest
+from unet_scaling.base.command_line import CommandLine
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.texts import short_digest
 
 DEFAULT_STATE = Path("/run/virtual_cluster")
 DEVICE_FOLDER = "gpus"

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 
+from unet_scaling.base.command_line import CommandLine
+from unet_scaling.base.errors import run_program
 from unet_scaling.data.checking import check_folder, sample_folder
 from unet_scaling.data.folder import (
     ALLOWED,
@@ -20,8 +22,6 @@ from unet_scaling.data.folder import (
     require_replaceable,
     write_manifest,
 )
-from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.errors import run_program
 
 COMMANDS = {
     "check": "decode every file of a folder once, report all that is wrong, or write the manifest",

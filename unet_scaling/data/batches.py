@@ -27,16 +27,16 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from unet_scaling.base.errors import UserError, kill_loader_processes
 from unet_scaling.data.images import PackedBatch, Verification, send
 from unet_scaling.data.order import Indices, Split, epoch_order, test_share_of_worker, worker_batches
+from unet_scaling.format.record_lines import ComputeFacts, Phase
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import STOP_SIGNALS
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.epoch_meter import NO_CLOCK, Clock
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import UserError, kill_loader_processes
 from unet_scaling.study.options import AUGMENTATION_STREAM, TRANSFORM_STREAM, Data, ImageScales
-from unet_scaling.study.record_lines import ComputeFacts, Phase
 
 # Tensors, alone or nested as the task's functions take them.
 Batch = Any

@@ -11,6 +11,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.base.progress import map_in_order
 from unet_scaling.data.folder import (
     IMAGES_FOLDER,
     MASKS_FOLDER,
@@ -23,8 +25,6 @@ from unet_scaling.data.folder import (
     parse_foreground,
 )
 from unet_scaling.data.pixels import Pixels, colours_of, decode, describe_mode, read_bytes, to_mask_values
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.study.progress import map_in_order
 
 # A mask of classes has few values; one of grey levels, which has many, is a mistake.
 MOST_VALUES_LISTED = 16

@@ -15,9 +15,9 @@ from pathlib import Path, PurePosixPath
 import pooch  # type: ignore[import-untyped]
 from pooch.downloaders import ZenodoRepository  # type: ignore[import-untyped]
 
+from unet_scaling.base.errors import EXIT_BAD_DATA, UserError, or_user_error
+from unet_scaling.base.progress import progress
 from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER, SUFFIXES
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError, or_user_error
-from unet_scaling.study.progress import progress
 
 ARCHIVES = "archives"
 TIMEOUT_SECONDS = 30

@@ -22,11 +22,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError, or_user_error
-from unet_scaling.study.files import READABLE, checksum_path, read_verified, write_verified
+from unet_scaling.base.errors import EXIT_BAD_DATA, UserError, or_user_error
+from unet_scaling.base.files import READABLE, checksum_path, read_verified, write_verified
+from unet_scaling.base.texts import called
+from unet_scaling.base.validation import Digest, StrictModel
 from unet_scaling.study.options import Data
-from unet_scaling.study.texts import called
-from unet_scaling.study.validation import Digest, StrictModel
 
 IMAGES_FOLDER = "images"
 MASKS_FOLDER = "masks"

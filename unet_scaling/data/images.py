@@ -37,6 +37,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_BUG, UserError, or_user_error
+from unet_scaling.base.files import read_json_with_checksum, write_json_with_checksum
+from unet_scaling.base.progress import map_in_order
 from unet_scaling.data.folder import (
     IMAGES_FOLDER,
     MASKS_FOLDER,
@@ -59,10 +62,7 @@ from unet_scaling.data.pixels import (
     to_image,
     to_mask_values,
 )
-from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError, or_user_error
-from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
 from unet_scaling.study.options import Data, ImageScales
-from unet_scaling.study.progress import map_in_order
 
 # Of the 64 of a SHA-256: enough to tell two files apart in a message.
 SHOWN_DIGEST_CHARACTERS = 12

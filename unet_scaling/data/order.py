@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.options import ORDER_STREAM, SPLIT_STREAM
 
 Indices = npt.NDArray[np.int64]

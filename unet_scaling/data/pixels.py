@@ -14,8 +14,8 @@ import tifffile
 from PIL import Image
 from tifffile import COMPRESSION, PHOTOMETRIC, PLANARCONFIG, SAMPLEFORMAT
 
+from unet_scaling.base.errors import EXIT_BAD_DATA, UserError, or_user_error
 from unet_scaling.data.folder import HIGHEST_VALUE
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError, or_user_error
 
 # Of a whole or floating type, [height, width, channels].
 Pixels = npt.NDArray[Any]

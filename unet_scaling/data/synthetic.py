@@ -15,11 +15,11 @@ import numpy.typing as npt
 from PIL import Image
 from pydantic import NonNegativeInt, PositiveInt, ValidationError
 
+from unet_scaling.base.errors import UserError, or_user_error
+from unet_scaling.base.files import READABLE, write_atomically
+from unet_scaling.base.progress import map_in_order
+from unet_scaling.base.validation import StrictModel
 from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER
-from unet_scaling.study.errors import UserError, or_user_error
-from unet_scaling.study.files import READABLE, write_atomically
-from unet_scaling.study.progress import map_in_order
-from unet_scaling.study.validation import StrictModel
 
 PARAMETERS_NAME = "synthetic.json"
 

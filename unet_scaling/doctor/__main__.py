@@ -18,6 +18,8 @@ import numpy as np
 import psutil
 import torch
 
+from unet_scaling.base.errors import EXIT_BUG, UserError, leave, run_worker
+from unet_scaling.base.files import write_json_with_checksum
 from unet_scaling.doctor.findings import GLOO_VARIABLE, REPORT_PATTERN, WorkerReport
 from unet_scaling.group import rendezvous
 from unet_scaling.group.group import Group
@@ -26,8 +28,6 @@ from unet_scaling.group.watchdog import blocking, start_watchdog
 from unet_scaling.group.worker import own_device, own_facts, speed_variables, versions
 from unet_scaling.measure.epoch_meter import synchronized_seconds
 from unet_scaling.measure.ping_pong import measure_pairs
-from unet_scaling.study.errors import EXIT_BUG, UserError, leave, run_worker
-from unet_scaling.study.files import write_json_with_checksum
 
 # The last workers of many on a busy node take half a minute to import torch.
 JOIN_TIMEOUT_SECONDS = 60

@@ -21,16 +21,16 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from unet_scaling.base.files import read_json_with_checksum
+from unet_scaling.base.texts import count
+from unet_scaling.base.validation import StrictModel
+from unet_scaling.format.facts import NODE_VERSIONS
+from unet_scaling.format.record import different_versions, shared_devices
+from unet_scaling.format.record_lines import WorkerFacts
 from unet_scaling.group.gpus import cure_of_sharing
 from unet_scaling.group.identity import LAUNCHERS, LOOPBACK
 from unet_scaling.group.rendezvous import WITHOUT_NCCL
 from unet_scaling.measure.ping_pong import HostPair
-from unet_scaling.study.facts import NODE_VERSIONS
-from unet_scaling.study.files import read_json_with_checksum
-from unet_scaling.study.record import different_versions, shared_devices
-from unet_scaling.study.record_lines import WorkerFacts
-from unet_scaling.study.texts import count
-from unet_scaling.study.validation import StrictModel
 
 REPORT_PATTERN = "worker.*.json"
 GLOO_VARIABLE = "GLOO_SOCKET_IFNAME"

@@ -19,18 +19,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unet_scaling.base.errors import UserError
 from unet_scaling.data.batches import ImageBatch, ImageData, StepBatches
 from unet_scaling.data.order import Indices
+from unet_scaling.format.compute_profile import ComputeProfile, ComputeStep, profile_of
+from unet_scaling.format.record_lines import ComputeFacts
 from unet_scaling.group.group import Group
 from unet_scaling.measure.compute_recorder import parameter_bytes
 from unet_scaling.measure.epoch_meter import Clock
 from unet_scaling.model import Norm, UNet
-from unet_scaling.study.compute_profile import ComputeProfile, ComputeStep, profile_of
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import dilated
-from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import EMULATION_STREAM, Data
-from unet_scaling.study.record_lines import ComputeFacts
 
 # A gradient may be ready so much too early, as the emulated machine counts, but for the last one: to wake a
 # thread takes up to 0.2 ms of a core, and the reference network has 82 gradients.

@@ -19,8 +19,8 @@ from importlib import metadata
 from pathlib import Path
 
 from unet_scaling import CODE_FOLDER, IS_CLONE, PROJECT
-from unet_scaling.study.errors import EXIT_USAGE, UserError, run_program
-from unet_scaling.study.texts import HIDE, count
+from unet_scaling.base.errors import EXIT_USAGE, UserError, run_program
+from unet_scaling.base.texts import HIDE, count
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 # Of the Windows Subsystem for Linux, which has neither that file nor those of the devices.

@@ -11,9 +11,9 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
+from unet_scaling.base.errors import UserError
 from unet_scaling.group.identity import Identity
 from unet_scaling.group.watchdog import blocking, seconds_worked, thread_ids
-from unet_scaling.study.errors import UserError
 
 _Result = TypeVar("_Result")
 _Model = TypeVar("_Model", bound=BaseModel)

@@ -9,8 +9,8 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from unet_scaling.base.errors import UserError
 from unet_scaling.study.dilation import DILATION_VARIABLE, dilation
-from unet_scaling.study.errors import UserError
 
 # Slurm sends SIGUSR2 where the job script asks for a warning before the time limit, and SIGTERM on
 # preemption, on scancel and where another task of the step has failed.

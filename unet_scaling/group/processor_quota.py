@@ -15,9 +15,9 @@ from multiprocessing import active_children
 from pathlib import Path
 from typing import Literal
 
+from unet_scaling.base.errors import UserError
 from unet_scaling.group.identity import Identity
 from unet_scaling.study.dilation import DILATION_VARIABLE, QUOTA_FOLDER_VARIABLE, dilation
-from unet_scaling.study.errors import UserError
 
 _CURE = "start the run in a job of `slurm/virtual_cluster up --dilate`"
 MOUNTS = Path("/proc/self/mounts")

@@ -19,6 +19,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.texts import HIDE
 from unet_scaling.group.identity import Identity, rendezvous_address
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.study.config import (
@@ -29,9 +31,7 @@ from unet_scaling.study.config import (
     horovod_environment,
 )
 from unet_scaling.study.dilation import dilated, dilation
-from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import CONTROLLER_VARIABLES, Data, Training
-from unet_scaling.study.texts import HIDE
 
 ANSWER = "answer"
 # Worker 0 serves the store; it leaves after the others had the time to read the answer.

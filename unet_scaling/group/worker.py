@@ -30,6 +30,11 @@ import torch
 from pydantic import BaseModel
 
 from unet_scaling import commit
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.texts import short_digest
+from unet_scaling.format.facts import NODE_VERSIONS
+from unet_scaling.format.record import different_versions, shared_devices
+from unet_scaling.format.record_lines import WorkerFacts
 from unet_scaling.group.gpus import NVIDIA_DRIVER, cure_of_sharing, gpu_count, require_torch, use_gpu
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import (
@@ -44,11 +49,6 @@ from unet_scaling.group.identity import (
 )
 from unet_scaling.study.config import WRAPPERS, RunConfig
 from unet_scaling.study.dilation import DILATION_VARIABLE, dilation, is_dilated, link_rate
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.facts import NODE_VERSIONS
-from unet_scaling.study.record import different_versions, shared_devices
-from unet_scaling.study.record_lines import WorkerFacts
-from unet_scaling.study.texts import short_digest
 
 GLIBC_PREFIX = "MALLOC_"  # of all its variables but the tunables
 # Parameters of mallopt, from malloc.h.

@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.base.files import READABLE, write_atomically
 from unet_scaling.data.pixels import read_bytes
 from unet_scaling.inference.masks import files_to_segment, image_path, require_own_folder
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.study.files import READABLE, write_atomically
 
 # Largest batch, and milliseconds that a request waits for others.
 SERVER_SETTINGS = ((1, 0), (4, 0), (4, 20), (16, 0), (16, 50))

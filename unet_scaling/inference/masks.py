@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, PngImagePlugin
 
+from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER, FilePair, find_pairs, images_in
+from unet_scaling.format.record import Record
+from unet_scaling.format.run_state import recorded_run
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.study.record import Record
-from unet_scaling.study.run_state import recorded_run
 from unet_scaling.study.study_file import config_path, read_config
 
 # Texts of a mask's PNG: the weights and the image that it was made of, and the four counts of the test.

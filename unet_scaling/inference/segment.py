@@ -22,6 +22,9 @@ import torch
 from PIL import Image
 from torch import nn
 
+from unet_scaling.base.errors import EXIT_BAD_DATA, UserError, run_worker
+from unet_scaling.base.files import READABLE, write_atomically
+from unet_scaling.base.texts import clean
 from unet_scaling.data.batches import to_device
 from unet_scaling.data.folder import MASKS_FOLDER, FilePair, Manifest, read_manifest
 from unet_scaling.data.images import collate, foreground_of, image_scales
@@ -38,18 +41,15 @@ from unet_scaling.data.pixels import (
     read_bytes,
     to_image,
 )
+from unet_scaling.format.record_lines import Header
 from unet_scaling.group.identity import identify
 from unet_scaling.group.worker import start_worker
 from unet_scaling.inference import masks
 from unet_scaling.inference.tiles import tiles
 from unet_scaling.run.training_state import WEIGHTS_NAME, load_weights, set_float32_precision, weights_sha256
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError, run_worker
-from unet_scaling.study.files import READABLE, write_atomically
 from unet_scaling.study.options import ImageScales
-from unet_scaling.study.record_lines import Header
 from unet_scaling.study.study_file import config_path, read_config
-from unet_scaling.study.texts import clean
 from unet_scaling.task.task import UNetTask, count_pixels
 
 _WHITE = 255

@@ -9,9 +9,9 @@ import math
 from importlib import import_module
 from pathlib import Path
 
-from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.errors import optional_part
-from unet_scaling.study.validation import positive
+from unet_scaling.base.command_line import CommandLine
+from unet_scaling.base.errors import optional_part
+from unet_scaling.base.validation import positive
 
 _LAST_PORT = 65535
 _EPILOG = """\

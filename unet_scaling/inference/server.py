@@ -21,10 +21,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from unet_scaling.base.errors import UserError
 from unet_scaling.data.pixels import decode
 from unet_scaling.inference.masks import packed_mask
 from unet_scaling.inference.segment import FittedImage, Region, Segmenter, open_segmenter
-from unet_scaling.study.errors import UserError
 
 LARGEST_BODY = 64 * 2**20
 BODY_SECONDS = 30.0

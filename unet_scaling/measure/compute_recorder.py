@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unet_scaling.base.errors import UserError
+from unet_scaling.format.compute_profile import ComputeProfile, ComputeStep
+from unet_scaling.format.record_lines import Phase
 from unet_scaling.group.watchdog import thread_cpu_seconds
 from unet_scaling.measure.epoch_meter import NANOSECOND_DIGITS, Clock
-from unet_scaling.study.compute_profile import ComputeProfile, ComputeStep
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import dilation
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.record_lines import Phase
 
 # More make the spread of the steps no better known, and the file larger than 1 MB.
 MOST_RECORDED_STEPS = 500

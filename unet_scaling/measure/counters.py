@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from unet_scaling.base.validation import StrictModel
+from unet_scaling.format.record_lines import CpuFacts, GpuFacts, QuotaFacts
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import TASKS, blocking, busy_seconds, stat_seconds, thread_ids
 from unet_scaling.study.dilation import dilation
-from unet_scaling.study.record_lines import CpuFacts, GpuFacts, QuotaFacts
-from unet_scaling.study.validation import StrictModel
 
 if TYPE_CHECKING:
     from unet_scaling.group.processor_quota import ProcessorQuota

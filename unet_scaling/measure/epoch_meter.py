@@ -21,14 +21,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from unet_scaling.base.files import write_verified
+from unet_scaling.format.record_lines import PHASE_COLUMNS, Budget, LongestStep, Phase, Probe
 from unet_scaling.group.group import Group, wait_for_device
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.counters import CounterMeter
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import clock_seconds, dilated
-from unet_scaling.study.files import write_verified
 from unet_scaling.study.options import STEP_SAMPLE_STREAM
-from unet_scaling.study.record_lines import PHASE_COLUMNS, Budget, LongestStep, Phase, Probe
 
 # From an event's record to the GPU that reaches it with nothing queued before it: some 10 microseconds.
 LATENCY_SECONDS = 100e-6

@@ -21,13 +21,13 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
+from unet_scaling.base.errors import UserError, run_program
+from unet_scaling.base.files import read_json_with_checksum, write_json_with_checksum
+from unet_scaling.base.validation import StrictModel
 from unet_scaling.group.identity import emulated_cores, identify, own_processors
 from unet_scaling.group.processor_quota import enter_quota
 from unet_scaling.group.watchdog import blocking, thread_ids
 from unet_scaling.study.dilation import clock_seconds, dilated, is_dilated
-from unet_scaling.study.errors import UserError, run_program
-from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
-from unet_scaling.study.validation import StrictModel
 
 PING_PONG_BYTES = tuple(4**power for power in range(0, 13))  # 1 B ... 16 MiB
 # A median of fewer repeats is one outlier; more than these make no figure better.

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.errors import run_program
+from unet_scaling.base.command_line import CommandLine
+from unet_scaling.base.errors import run_program
+from unet_scaling.base.validation import add_settings, positive
 from unet_scaling.study.study_file import read_study
-from unet_scaling.study.validation import add_settings, positive
 
 _EPILOG = """\
 Times the stages of loading in one process, then training steps on the cores of one worker, without and with

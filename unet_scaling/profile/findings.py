@@ -10,9 +10,9 @@ import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
+from unet_scaling.base.console import CleanConsole
+from unet_scaling.base.texts import count
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.console import CleanConsole
-from unet_scaling.study.texts import count
 
 # Nine of ten samples lie between these two.
 PERCENTILES = (5, 95)

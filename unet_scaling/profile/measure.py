@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from unet_scaling.base.errors import UserError, run_program
+from unet_scaling.base.progress import progress
 from unet_scaling.data.batches import PREFETCHED_BATCHES, ImageData, ImageSource, to_floats, transfer
 from unet_scaling.data.folder import Manifest, read_manifest
 from unet_scaling.data.images import (
@@ -38,6 +40,7 @@ from unet_scaling.data.images import (
     read_pair,
 )
 from unet_scaling.data.order import Indices, Split, epoch_order, split
+from unet_scaling.format.record_lines import Phase, Probed
 from unet_scaling.group.group import single_worker
 from unet_scaling.group.rendezvous import SHARED_MEMORY
 from unet_scaling.measure.epoch_meter import PartClock, Seconds, phase_clock, synchronized_seconds
@@ -51,9 +54,6 @@ from unet_scaling.profile.findings import (
     loading_of,
 )
 from unet_scaling.study.config import RunConfig, StudyConfig
-from unet_scaling.study.errors import UserError, run_program
-from unet_scaling.study.progress import progress
-from unet_scaling.study.record_lines import Phase, Probed
 from unet_scaling.training import Step, build_model, build_optimizer, load_task
 
 # Shares of the time; the rest goes to the steps.

@@ -27,11 +27,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from unet_scaling.group.group import Group
-from unet_scaling.group.identity import STOP_SIGNALS
-from unet_scaling.run import training_state
-from unet_scaling.study.dilation import clock_seconds, dilated
-from unet_scaling.study.errors import (
+from unet_scaling.base.errors import (
     EXIT_BAD_DATA,
     EXIT_BUG,
     EXIT_DIVERGED,
@@ -40,11 +36,15 @@ from unet_scaling.study.errors import (
     UserError,
     or_user_error,
 )
-from unet_scaling.study.facts import MANIFEST, differing_attempts
-from unet_scaling.study.files import checksum_path, read_verified, retry_transient, write_verified
-from unet_scaling.study.record_lines import AttemptFacts, Epoch, Evaluation, Header
+from unet_scaling.base.files import checksum_path, read_verified, retry_transient, write_verified
+from unet_scaling.base.validation import StrictModel
+from unet_scaling.format.facts import MANIFEST, differing_attempts
+from unet_scaling.format.record_lines import AttemptFacts, Epoch, Evaluation, Header
+from unet_scaling.group.group import Group
+from unet_scaling.group.identity import STOP_SIGNALS
+from unet_scaling.run import training_state
+from unet_scaling.study.dilation import clock_seconds, dilated
 from unet_scaling.study.study_file import CHECKPOINTS
-from unet_scaling.study.validation import StrictModel
 
 # The newest may be damaged: then the run goes on from the one before it.
 KEPT_CHECKPOINTS = 2

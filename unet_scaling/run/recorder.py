@@ -16,7 +16,38 @@ from torch import nn
 from torch.optim import Optimizer
 
 from unet_scaling import CODE_FOLDER
+from unet_scaling.base.errors import (
+    EXIT_BAD_DATA,
+    EXIT_BUG,
+    EXIT_DIVERGED,
+    EXIT_RESUME,
+    StoppedError,
+    UserError,
+    or_user_error,
+)
+from unet_scaling.base.files import write_atomically, write_json_with_checksum, write_verified
+from unet_scaling.base.texts import score_title
 from unet_scaling.data.batches import RunData
+from unet_scaling.format.facts import moved
+from unet_scaling.format.older_log import older_log
+from unet_scaling.format.record import RECORD_NAME, RecordWriter
+from unet_scaling.format.record_lines import (
+    PICTURES_NAME,
+    SALIENCY_FOLDER,
+    SALIENCY_ORIGIN_NAME,
+    STARTUP_COLUMNS,
+    STEPS_NAME,
+    End,
+    Epoch,
+    Evaluation,
+    Header,
+    Pictures,
+    RecordLine,
+    Resumed,
+    Saliency,
+    Startup,
+    WorkerFacts,
+)
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import thread_ids
 from unet_scaling.group.worker import provenance, verify_group
@@ -38,38 +69,7 @@ from unet_scaling.run.run_folder import RunFolder, abort_worker, new_record, tak
 from unet_scaling.run.training_state import WEIGHTS_NAME, Trained, save_weights, state_digests, weights_sha256
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import is_dilated
-from unet_scaling.study.errors import (
-    EXIT_BAD_DATA,
-    EXIT_BUG,
-    EXIT_DIVERGED,
-    EXIT_RESUME,
-    StoppedError,
-    UserError,
-    or_user_error,
-)
-from unet_scaling.study.facts import moved
-from unet_scaling.study.files import write_atomically, write_json_with_checksum, write_verified
-from unet_scaling.study.older_log import older_log
-from unet_scaling.study.record import RECORD_NAME, RecordWriter
-from unet_scaling.study.record_lines import (
-    PICTURES_NAME,
-    SALIENCY_FOLDER,
-    SALIENCY_ORIGIN_NAME,
-    STARTUP_COLUMNS,
-    STEPS_NAME,
-    End,
-    Epoch,
-    Evaluation,
-    Header,
-    Pictures,
-    RecordLine,
-    Resumed,
-    Saliency,
-    Startup,
-    WorkerFacts,
-)
 from unet_scaling.study.study_file import LOG_NAME
-from unet_scaling.study.texts import score_title
 
 if TYPE_CHECKING:
     from unet_scaling.group.processor_quota import ProcessorQuota
@@ -360,7 +360,7 @@ class Recorder:
         """Write how long the worker computed; training is complete without it, too."""
         if self._compute is None:
             return
-        from unet_scaling.study.compute_profile import COMPUTE_NAME
+        from unet_scaling.format.compute_profile import COMPUTE_NAME
 
         trained_all_before = self._safe_points.is_first(self._run.config.training.epochs)
         if trained_all_before and (self._run.path / COMPUTE_NAME).exists():

@@ -15,10 +15,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.files import PRIVATE, read_json_with_checksum, write_json_with_checksum
+from unet_scaling.base.validation import StrictModel
 from unet_scaling.group.identity import job_id
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.files import PRIVATE, read_json_with_checksum, write_json_with_checksum
-from unet_scaling.study.validation import StrictModel
 
 OWNER_NAME = "owner.json"
 BEAT_SECONDS = 10.0

@@ -30,18 +30,8 @@ from pathlib import Path
 
 import torch
 
-from unet_scaling.group.group import Group
-from unet_scaling.group.identity import identify
-from unet_scaling.group.watchdog import start_watchdog, thread_ids
-from unet_scaling.group.worker import speed_variables
-from unet_scaling.measure.counters import peak_memory_bytes
-from unet_scaling.run.checkpoint import Interruption
-from unet_scaling.run.run_claim import OWNER_NAME, RunClaim
-from unet_scaling.run.training_state import WEIGHTS_NAME
-from unet_scaling.study import errors
-from unet_scaling.study.config import RunConfig
-from unet_scaling.study.dilation import dilated
-from unet_scaling.study.errors import (
+from unet_scaling.base import errors
+from unet_scaling.base.errors import (
     EXIT_BAD_DATA,
     EXIT_BUG,
     NoSafePointError,
@@ -51,17 +41,27 @@ from unet_scaling.study.errors import (
     or_user_error,
     report_name,
 )
-from unet_scaling.study.files import remove_unfinished, write_json_with_checksum
-from unet_scaling.study.record import (
+from unet_scaling.base.files import remove_unfinished, write_json_with_checksum
+from unet_scaling.base.texts import LAUNCH_HINT
+from unet_scaling.format.record import (
     RECORD_NAME,
     RecordWriter,
     attempt_to_set_aside,
     read_record,
     set_record_aside,
 )
-from unet_scaling.study.record_lines import PICTURES_NAME, STEPS_NAME, FailureReport
+from unet_scaling.format.record_lines import PICTURES_NAME, STEPS_NAME, FailureReport
+from unet_scaling.group.group import Group
+from unet_scaling.group.identity import identify
+from unet_scaling.group.watchdog import start_watchdog, thread_ids
+from unet_scaling.group.worker import speed_variables
+from unet_scaling.measure.counters import peak_memory_bytes
+from unet_scaling.run.checkpoint import Interruption
+from unet_scaling.run.run_claim import OWNER_NAME, RunClaim
+from unet_scaling.run.training_state import WEIGHTS_NAME
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.dilation import dilated
 from unet_scaling.study.study_file import CHECKPOINTS, LOG_NAME, config_path, read_config
-from unet_scaling.study.texts import LAUNCH_HINT
 
 CLAIM_POLL_SECONDS = 1.0
 # In which the other workers report the same failure, before the launcher ends them.

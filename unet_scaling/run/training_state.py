@@ -27,11 +27,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
+from unet_scaling.base.files import read_verified, write_verified
 from unet_scaling.data.batches import sample_sha256
 from unet_scaling.group.group import Group, wait_for_device
 from unet_scaling.group.worker import FLOAT32_BACK_ENDS, float32_precision
-from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
-from unet_scaling.study.files import read_verified, write_verified
 from unet_scaling.study.options import WORKER_STREAM
 
 # By name, the state of each generator: tensors, numbers and tuples of them.

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from unet_scaling.data.batches import Batch, StepBatches
+from unet_scaling.format.record_lines import Phase
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.epoch_meter import Clock
-from unet_scaling.study.record_lines import Phase
 from unet_scaling.training import Step
 
 

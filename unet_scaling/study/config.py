@@ -14,8 +14,9 @@ from pydantic.json_schema import SkipJsonSchema
 
 from unet_scaling import CODE_FOLDER, IS_CLONE
 from unet_scaling import PROJECT as PROJECT
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.validation import Allowed, StrictModel, validated
 from unet_scaling.study.dilation import dilated, is_dilated
-from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import (
     Count,
     Criteria,
@@ -38,7 +39,6 @@ from unet_scaling.study.repeats import (
     Precision,
     parse_precision,
 )
-from unet_scaling.study.validation import Allowed, StrictModel, validated
 
 Framework = Literal["pytorch_native", "horovod", "lightning", "accelerate"]
 # Of options that all frameworks have.

@@ -8,7 +8,7 @@ import os
 import time
 from functools import cache
 
-from unet_scaling.study.errors import UserError
+from unet_scaling.base.errors import UserError
 
 DILATION_VARIABLE = "UNET_SCALING_DILATION"
 LINK_RATE_VARIABLE = "UNET_SCALING_LINK_RATE"

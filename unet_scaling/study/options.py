@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PositiveFloat, model_serializer, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from unet_scaling.study.validation import Digest, StrictModel
+from unet_scaling.base.validation import Digest, StrictModel
 
 # Far beyond any study: a slip is refused as the study is read, not noticed by a run that never ends.
 MOST = 1_000_000

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
-from unet_scaling.study.validation import StrictModel, validated
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.files import read_json_with_checksum, write_json_with_checksum
+from unet_scaling.base.validation import StrictModel, validated
 
 REPEATS_NAME = "repeats.json"
 # Of study_file.py, which imports this module; what repeats.json says stands there too, should that be gone.

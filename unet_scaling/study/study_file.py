@@ -13,6 +13,10 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
+from unet_scaling.base.errors import UserError, or_user_error
+from unet_scaling.base.files import read_json_with_checksum
+from unet_scaling.base.texts import LAUNCH_HINT
+from unet_scaling.base.validation import StrictModel, fault_lines, read_toml, user_message, validated
 from unet_scaling.study.config import (
     LONGEST_NAME,
     PROJECT,
@@ -22,12 +26,8 @@ from unet_scaling.study.config import (
     StudyConfig,
     task_file,
 )
-from unet_scaling.study.errors import UserError, or_user_error
-from unet_scaling.study.files import read_json_with_checksum
 from unet_scaling.study.options import BUILT_IN_TABLES, OPTION_TABLES, TASK_DATA_KEYS
 from unet_scaling.study.repeats import HISTORY_KEY, PRECISION_WORDS
-from unet_scaling.study.texts import LAUNCH_HINT
-from unet_scaling.study.validation import StrictModel, fault_lines, read_toml, user_message, validated
 
 STUDY_NAME = "study.json"
 CONFIG_NAME = "config.json"

@@ -23,6 +23,8 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import default_collate
 
+from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.base.texts import WORDS_OF_LOSSES
 from unet_scaling.data.batches import (
     Batch,
     SampleData,
@@ -33,14 +35,12 @@ from unet_scaling.data.batches import (
 )
 from unet_scaling.data.images import Verification
 from unet_scaling.data.order import Indices, Split, require_enough_images
+from unet_scaling.format.record_lines import SCORE_NAME, Evaluated, Scores
 from unet_scaling.group.group import Group
 from unet_scaling.model import Norm
 from unet_scaling.run import training_state
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.options import Scalar
-from unet_scaling.study.record_lines import SCORE_NAME, Evaluated, Scores
-from unet_scaling.study.texts import WORDS_OF_LOSSES
 from unet_scaling.task.functions import TaskFunctions
 from unet_scaling.task.task import Task, require_finite
 

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError, or_user_error
+from unet_scaling.base.texts import did_you_mean
 from unet_scaling.data.batches import Batch
 from unet_scaling.data.images import SHOWN_DIGEST_CHARACTERS
 from unet_scaling.run.run_folder import is_out_of_memory
 from unet_scaling.run.training_state import one_line
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError, or_user_error
-from unet_scaling.study.texts import did_you_mean
 from unet_scaling.task.task import finite_counts
 
 # What torch says -> what helps. It names no cure, or one that is wrong here.

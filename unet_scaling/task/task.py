@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
+from unet_scaling.base.errors import EXIT_DIVERGED, UserError, optional_part
 from unet_scaling.data.batches import ImageBatch, ImageData, ImageSource, RunData
 from unet_scaling.data.folder import Manifest, read_manifest
 from unet_scaling.data.images import (
@@ -35,11 +36,10 @@ from unet_scaling.data.images import (
     verification_of_files,
 )
 from unet_scaling.data.order import require_enough_images, split
+from unet_scaling.format.record_lines import Evaluated, Evaluation, PixelCounts, Result
 from unet_scaling.group.group import Group
 from unet_scaling.model import Norm, UNet
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import EXIT_DIVERGED, UserError, optional_part
-from unet_scaling.study.record_lines import Evaluated, Evaluation, PixelCounts, Result
 
 # Stands in the place of each count of a sample whose outputs were not finite: no count reaches it.
 NOT_FINITE = torch.iinfo(torch.int64).min

@@ -1,0 +1,1 @@
+"""Two studies against each other, before and after a change."""

@@ -1,0 +1,417 @@
+"""The answer of a study: for each set of options a headline, four tiles, verdicts, and what to do next.
+
+Nothing is decided here but lights: decide.py has the decisions, and analysis/templates the words.
+"""
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, get_args
+
+import pandas as pd
+
+from analysis.judge.alike import seconds_beside_training
+from analysis.judge.decide import (
+    SCORE_LOST,
+    Candidate,
+    Kind,
+    Recommendation,
+    best_of,
+    more_repeats,
+    repeats_for_intervals,
+    slower_framework,
+)
+from analysis.judge.score_causes import cause_of
+from analysis.judge.trust import Light, Tile, Trust, incomplete
+from analysis.numbers.contrast import (
+    NO,
+    NOT_ENOUGH,
+    PAIR,
+    SUGGESTED,
+    Check,
+    Equality,
+    PointPair,
+    medians_disagree,
+    pair_of,
+)
+from analysis.read.options import is_knob
+from analysis.study import COMPARED, NAMES, NOT_PROVEN_EQUAL, POINT, RECOMMENDED_REPEATS, Study
+from analysis.text import Row, after, capitalised, count, device_of, lines
+from unet_scaling import PROJECT
+from unet_scaling.base.texts import CALLED, LAUNCH_HINT
+from unet_scaling.format.disturbance import MOST_DISTURBED
+from unet_scaling.study.options import FEWEST_JUDGED_STEPS
+
+COST_TITLE = "Time and cost"
+# A score so many margins below the median of its point is named.
+FALLEN_MARGINS = 10
+# Where 1 worker scores no more than a constant prediction.
+LEARN_FIRST = "let 1 worker learn first: look at its masks and predictions, training.learning_rate and epochs"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the study says of the runs that have these options; `tiles`: speed, IoU, time and cost, trust."""
+
+    options: str
+    kind: Kind
+    headline: str
+    tiles: tuple[Tile, ...]
+    next_steps: tuple[str, ...]
+
+
+def answers_of(
+    recommendations: Sequence[Recommendation],
+    trust: Trust,
+    causes: Mapping[str, object],
+    slower: Mapping[str, str],
+) -> list[Answer]:
+    """Return one answer for each set of options: the best set first, then the most decided.
+
+    `causes` has by options the Diagnosis of what most efficiency is lost by, `slower` that of `slower_arm`.
+    """
+    best = best_of(recommendations)
+    kinds = get_args(Kind)
+    ordered = sorted(recommendations, key=lambda advice: (advice is not best, kinds.index(advice.kind)))
+    return [_answer(advice, trust, causes.get(advice.options), slower[advice.options]) for advice in ordered]
+
+
+def compared_options(recommendations: Sequence[Recommendation]) -> str:
+    """Return one line over the answers of a study with several sets of options; empty for one set."""
+    if len(recommendations) < 2:
+        return ""
+    study = recommendations[0].candidates.study
+    best = best_of(recommendations)
+    (line,) = lines(
+        "options",
+        sets=len(recommendations),
+        differing=[axis.partition(".")[2] for axis in study.axes if not is_knob(axis)],
+        kinds=sorted({advice.kind for advice in recommendations}),
+        best=best,
+        study=study,
+        points=recommendations[0].candidates,
+        device=device_of(study),
+    )
+    return line
+
+
+def _answer(advice: Recommendation, trust: Trust, cause: object, slower: str) -> Answer:
+    study = trust.study
+    context: dict[str, object] = {
+        "advice": advice, "points": advice.candidates, "study": study, "device": device_of(study),
+        "cause": cause, "slower": slower, "score_cause": cause_of(study.subject, advice.subject),
+    }  # fmt: skip
+    line = _headline(advice, context)
+    # An unfair comparison names what speaks against it, and claims nothing.
+    line = line if advice.kind == "unfair" else trust.qualified(line, advice.options)
+    subject = advice.subject
+    best = advice.chosen[0] if advice.chosen else subject
+    tiles = (
+        _tile("speed", "Speed", subject, _speed_light(advice, subject), context),
+        _tile("iou", study.score.heading, subject, _iou_light(study, subject), context),
+        _tile("cost", COST_TITLE, best, _cost_light(study, best), context),
+        trust.tile(advice.options),
+    )
+    return Answer(advice.options, advice.kind, line, tiles, tuple(_next_steps(advice, trust.checks, context)))
+
+
+def _tile(name: str, title: str, point: Candidate, light: Light, context: dict[str, Any]) -> Tile:
+    fallen = _fallen_scores(context["study"], point) if name == "iou" else None
+    beside = seconds_beside_training(context["study"], point.row) if name == "cost" else {}
+    value, detail, *reasons = lines("tiles", tile=name, point=point, fallen=fallen, beside=beside, **context)
+    return Tile(title, value, detail, light, tuple(reasons))
+
+
+def _fallen_scores(study: Study, point: Candidate) -> list[float]:
+    """Return the scores of a point's launches that lie far below their median, the lowest first.
+
+    A median does not tell of them, and an interval of it does not either: 1 of 6 may not have learned.
+    """
+    runs = study.subject.runs
+    own = runs[(runs[POINT] == [point.row[name] for name in POINT]).all(axis="columns")]
+    scores = own["iou"].dropna().sort_values()
+    fallen = scores[scores < scores.median() - FALLEN_MARGINS * study.criteria.iou_margin]
+    return [float(score) for score in fallen]
+
+
+def _speed_light(advice: Recommendation, point: Candidate) -> Light:
+    floor = advice.candidates.study.criteria.efficiency_floor
+    low = point.row["efficiency_common_low"]
+    if math.isnan(low) or point.workers == 1:
+        return "unknown"
+    if point.row["efficiency_common_high"] < floor:
+        return "bad"
+    return "caution" if advice.doubts or point.is_superlinear or low < floor else "good"
+
+
+def _iou_light(study: Study, point: Candidate) -> Light:
+    row = point.row
+    if not study.provenance_known:
+        return "unknown"
+    if point.criterion in ("other_iou", "not_learned") or row["diverged"]:
+        return "bad"
+    if row["non_inferior"] in ("baseline", "not judged") or math.isnan(row["difference"]):
+        return "bad" if row["learned"] == "no" and not row["steps"] < FEWEST_JUDGED_STEPS else "unknown"
+    lights: dict[str, Light] = {"yes": "good", **dict.fromkeys(SCORE_LOST, "bad")}
+    return lights.get(row["non_inferior"], "caution")
+
+
+def _cost_light(study: Study, best: Candidate) -> Light:
+    if math.isnan(best.row["training_seconds"]):
+        return "unknown"
+    if study.criteria.target_iou is None:
+        return "none"
+    return "good" if best.row["runs_to_target"] == best.row["repeats"] else "caution"
+
+
+def _headline(advice: Recommendation, context: dict[str, object]) -> str:
+    points = advice.candidates
+    study = points.study
+    equal = Equality.of_ratios(study)
+    device = device_of(study)
+    best = advice.subject
+    others = points.others(best)
+    compared = [(other, points.comparison(best, other)) for other in others]
+    slower = [(other, row) for other, row in compared if row and slower_framework(row) == other.framework]
+    faster = [each for each in points.larger if each.row["throughput"] > best.row["throughput"]]
+    serious = ("diverged", "iou", "other_iou")
+    passed_over = (
+        each
+        for each in faster
+        if each.workers > best.workers and (each.standing == "undecided" or each.criterion in serious)
+    )
+    lost = [(series, workers) for series, workers, _ in points.lost if workers > (advice.workers or 0)]
+    parts = lines(
+        "headline",
+        nothing_learned=_nothing_learned(advice, context),
+        beside=[pair for pair in compared if pair not in slower or equal.holds(pair[1])],
+        suggested=[row["pairs"] for _, row in slower if row["outcome"] in SUGGESTED],
+        unmeasured=_unmeasured(advice, device) if not others else "",
+        passed_over=next(passed_over, None),
+        asks_for_1=_asks_for(study, "workers", 1),
+        asks_for_more=study.asked is None or study.asked["workers"].max() > 1,
+        more=more_repeats(study, repeats_for_intervals(points)),
+        lost=[f"{count(workers, device)} with {series}" for series, workers in lost[:2]],
+        **context,
+    )
+    return "; ".join(parts)
+
+
+def _nothing_learned(advice: Recommendation, context: dict[str, object]) -> list[str]:
+    """Return that 1 worker learned nothing, of each series or of all alike."""
+    alone = [point for point in advice.candidates.candidates if point.workers == 1]
+    found = {point.series: lines("not_learned", row=point.row, **context) for point in alone}
+    texts = {" ".join(text) for text in found.values()}
+    if len(texts) == 1:
+        return [capitalised(text) for text in texts if text]
+    return [f"{series}: {text[0]}" for series, text in found.items() if text]
+
+
+def _unmeasured(advice: Recommendation, device: str) -> str:
+    """Return the other framework, and where it has no usable run, where the study asks for it."""
+    points = advice.candidates
+    best = advice.subject
+    names = points.study.names.items()
+    framework, other = next((each for each in names if each[0] != best.framework), ("", ""))
+    if not other or not _asks_for(points.study, "framework", framework):
+        return ""
+    is_elsewhere = any(point.framework != best.framework for point in points.candidates)
+    return f"{other} has no usable run" + (f" on {count(best.workers, device)}" if is_elsewhere else "")
+
+
+def _asks_for(study: Study, column: str, value: object) -> bool:
+    """Return whether the study file asks for such runs; where that is not known, it does."""
+    return study.asked is None or value in set(study.asked[column])
+
+
+def _next_steps(advice: Recommendation, checks: Sequence[Check], context: dict[str, object]) -> list[str]:
+    points = advice.candidates
+    study = points.study
+    missing = repeats_for_intervals(points)
+    # Twice the repeats help where an interval of efficiency or IoU holds the study's limit.
+    undecided = [point for point in points.larger if point.standing == "undecided"]
+    bounded = {point.criterion for point in undecided if not math.isnan(point.row["difference"])}
+    would_decide = advice.workers is None and bounded & {"efficiency", "iou"}
+    more = missing or (points.most_repeats if would_decide else 0)
+    steps = lines(
+        "next",
+        plan=next_commands(study, more),
+        is_incomplete=any(incomplete(study, advice.options)),
+        asks_for_1=_asks_for(study, "workers", 1),
+        asks_for_more=study.asked is not None and study.asked["workers"].max() > 1,
+        unmet=[check.check for check in checks if check.mark == NO],
+        missing=missing,
+        time=more_repeats(study, more) if more else "",
+        LAUNCH_HINT=LAUNCH_HINT,
+        LEARN_FIRST=LEARN_FIRST,
+        **context,
+    )
+    return list(dict.fromkeys(steps))
+
+
+def as_restricted(answers: Sequence[Answer], study: Study) -> list[Answer]:
+    """Return the answers with what restricts the runs before each headline, and without what they lack."""
+    words = study.kind.restricted
+    lacking = (study.score.heading, COST_TITLE) if study.kind.unlearned else ()
+    without = {title: Tile(title, study.kind.unknown, study.kind.unlearned, "unknown") for title in lacking}
+    return [
+        replace(
+            answer,
+            headline=after(words, answer.headline),
+            tiles=tuple(without.get(tile.title, tile) for tile in answer.tiles),
+        )
+        for answer in answers
+    ]
+
+
+def script_answers(study: Study, points: pd.DataFrame) -> list[Answer]:
+    """Return for each arm, whose options name its script, how fast it was, and that nothing is concluded.
+
+    `points` are those of `points.summarise`.
+    """
+    answers = []
+    for options, table in points.groupby("options", sort=False):
+        rows: Sequence[Row] = table.sort_values("workers").to_dict("records")
+        headline, value, detail, trusted, step = lines("script", study=study, rows=rows)
+        unknown = (Tile(title, "", "", "unknown") for title in (study.score.heading, COST_TITLE))
+        speed = Tile("Speed", value, detail, "unknown")
+        trust = Tile("Trust", NOT_PROVEN_EQUAL, trusted, "caution")
+        answers.append(Answer(str(options), "script", headline, (speed, *unknown, trust), (step,)))
+    return answers
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A sentence about the runs that have these options; `knobs` name the two compared series.
+
+    `outcome` is that of the comparison behind it, "" where there is none.
+    """
+
+    options: str
+    knobs: str
+    sentence: str
+    outcome: str = ""
+    pair: PointPair | None = None
+
+    def __str__(self) -> str:
+        compared = "; ".join(part for part in (self.options, self.knobs) if part)
+        return f"[{compared}] {self.sentence}" if compared else self.sentence
+
+
+def verdicts(study: Study, comparisons: pd.DataFrame) -> Iterator[Verdict]:
+    """Yield one verdict for each set of options, and for each pair of knob settings within it.
+
+    It is about the largest worker count that both have, the last of `pair`; `comparisons` (see contrast.py)
+    has them all. On further frameworks `wrapper_verdicts` has the verdicts.
+    """
+    series = PAIR[:-1]
+    largest = comparisons.sort_values("workers", kind="stable").groupby(series, sort=False).tail(1)
+    decided = {tuple(row[name] for name in series): row for row in largest.to_dict("records")}
+    for label, runs in study.runs.groupby("options", sort=False):
+        options = str(label)
+        native, horovod = (runs.loc[runs["framework"] == name, "knobs"].unique() for name in COMPARED)
+        if not len(horovod) and study.wrappers:
+            continue
+        missing = COMPARED[bool(len(native))]
+        # A study of one framework asks for no comparison.
+        is_wanted = study.asked is None or missing in set(study.asked["framework"])
+        if not (len(native) and len(horovod)) and set(COMPARED) <= study.names.keys() and is_wanted:
+            left_out = study.left_out[study.left_out["framework"] == missing].to_dict("records")
+            known = {"missing": study.names[missing], "left_out": left_out}
+            yield Verdict(options, "", lines("verdict", study=study, row=None, **known)[0])
+        for knobs in product(native, horovod):
+            compared = " against ".join(knob for knob in knobs if knob)
+            row = decided.get((options, *knobs))
+            if row is None:
+                text = "no verdict: the frameworks have no worker count in common"
+                yield Verdict(options, compared, text)
+                continue
+            disagree = row["outcome"] != NOT_ENOUGH and medians_disagree(row)
+            (text,) = lines("verdict", study=study, row=row, disagree=disagree)
+            yield Verdict(options, compared, text, row["outcome"], pair_of([row[name] for name in PAIR]))
+
+
+def wrapper_verdicts(study: Study, table: pd.DataFrame) -> Iterator[Verdict]:
+    """Yield one verdict for each series compared with native DDP, at the most workers with enough repeats.
+
+    `table` is `contrast.each_against_native`; without rows there is none.
+    """
+    decided = table[table["outcome"] != NOT_ENOUGH].sort_values("workers", kind="stable")
+    series = ["framework", "options", "native_knobs", "knobs"]
+    for row in decided.groupby(series, sort=False).tail(1).to_dict("records"):
+        name = "leaving Horovod" if row["framework"] == COMPARED[1] else NAMES[row["framework"]]
+        knobs = "; ".join(filter(None, (name, row["native_knobs"], row["knobs"])))
+        (sentence,) = lines("wrapper", row=row, score=study.score)
+        yield Verdict(row["options"], knobs, sentence, row["outcome"])
+
+
+NO_CLUSTER_FILE = "YOUR_CLUSTER.toml"
+# Of what a training that diverged is tried with next, to the rate that it had.
+LOWER_RATE = 0.1
+
+
+def next_commands(study: Study, more: int = 1) -> dict[str, str]:
+    """Return the ways on from the runs that a report has read; none of logs without headers.
+
+    `undisturbed` names the runs that have had all launches that are made unasked; `grown` does without
+    --more-repeats where runs diverged, as it asks for a complete study. `for_quality` is no command.
+    """
+    headers = study.subject.headers.values()
+    if not headers:
+        return {}
+    runs, asked = study.subject.runs, study.asked
+    command, again = _launch(study), _launch(study, is_new=True)
+    disturbed = set(runs.loc[runs["disturbed"] != "", "run"])
+    often = set() if asked is None else set(asked.loc[asked["replaced"] >= MOST_DISTURBED, "run"])
+    forced = shlex.join(f"--force={run}" for run in sorted(disturbed & often))
+    lost = "diverged" in set(study.all_left_out["state"])
+    total = (runs if asked is None else asked)["repeat"].max() + more
+    few = f" --set repeats={RECOMMENDED_REPEATS}" if runs["repeat"].max() < RECOMMENDED_REPEATS else ""
+    trained = [header.config.training for header in headers]
+    rate = LOWER_RATE * min(each.learning_rate for each in trained)
+    tries = [] if len({each.rate_scaling for each in trained}) > 1 else ["another training.rate_scaling"]
+    tries += [] if any(each.warmup_epochs for each in trained) else ["training.warmup_epochs"]
+    workers = ",".join(map(str, sorted({1, *runs["workers"]})))
+    return {
+        "command": command,
+        "again": f"{again}{few}",
+        "slower_rate": f"{again} --set training.learning_rate={rate:g}",
+        "undisturbed": f"{command} --repeat-disturbed {forced}",
+        "grown": f"{command} --set repeats={total}" if lost else f"{command} --more-repeats {more}",
+        "for_quality": " or ".join(filter(None, (", ".join(tries), "more training.epochs"))),
+        "with_one": f"{command} --set 'workers=[{workers}]'",
+    }
+
+
+def _launch(study: Study, *, is_new: bool = False) -> str:
+    file = study_file_name(study)
+    own = file.removesuffix(".toml")
+    folder = (study.folder or PROJECT / "logs" / own).resolve()
+    copy = _from_here((study.output or folder / "report") / file)
+    words = [CALLED, "submit", copy, "--cluster", NO_CLUSTER_FILE]
+    if not is_of_slurm(study):
+        words = [CALLED, "run", copy]
+    if folder.parent != PROJECT / "logs":
+        words += ["--logs", _from_here(folder.parent)]
+    if is_new or folder.name != own:
+        words += ["--name", f"{folder.name}_again" if is_new else folder.name]
+    return shlex.join(words)
+
+
+def _from_here(path: Path) -> str:
+    """Return a path that leads there from where the user stands."""
+    path, here = path.resolve(), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def study_file_name(study: Study) -> str:
+    """Return the name of the study's file, from which the study has its name."""
+    return f"{next(header.config.study for header in study.subject.headers.values())}.toml"
+
+
+def is_of_slurm(study: Study) -> bool:
+    """Return whether jobs of Slurm trained these runs."""
+    return any("SLURM_JOB_ID" in header.job for header in study.subject.headers.values())

@@ -1,0 +1,1 @@
+"""Logs in the older layout of CSV files."""

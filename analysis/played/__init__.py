@@ -1,0 +1,1 @@
+"""Runs that trained as more workers than they had: up to how many the score is kept."""

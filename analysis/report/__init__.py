@@ -1,0 +1,1 @@
+"""Everything that is written and printed of a study."""

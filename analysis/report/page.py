@@ -1,0 +1,344 @@
+"""Write the page: one HTML file that needs nothing else, no script and no network."""
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis.figures.svg import DrawnFigure
+from analysis.judge.answer import Answer
+from analysis.judge.decide import Kind
+from analysis.kinds.assemble import Report
+from analysis.predict.forecast import score_notes
+from analysis.report.columns import TABLES, grids
+from analysis.report.exports import origin_line, origins, reproduction
+from analysis.report.tables import words_of
+from analysis.saliency.findings import Areas, areas_of, gain
+from analysis.strategies.comparison import strategy_sentence
+from analysis.study import POINT, Explained, Study
+from analysis.text import (
+    Row,
+    chart_number,
+    clean,
+    count,
+    labelled,
+    lines,
+    page,
+    percent,
+    repeats_text,
+    restriction_notes,
+    sentence,
+    series_name,
+)
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.files import read_json_with_checksum, read_regular
+from unet_scaling.base.texts import score_title
+from unet_scaling.format.record_lines import PICTURES_NAME, Pictures, SamplePicture
+from unet_scaling.format.saliency import SaliencyFile, SaliencyScore
+
+# The anchor of the first screen, above the sections.
+MAIN = "main"
+# Colour is never alone: each kind of answer has its word, and each light its word and its shape.
+KIND_WORDS: dict[Kind, str] = {
+    "scale": "Scale out",
+    "stay": "Stay on 1 worker",
+    "speed": "Speed only",
+    "undecided": "Undecided",
+    "unfair": "No fair comparison",
+    "played": "{score} only: played, trained as so many workers on fewer",
+    "script": "Recorded in a script: not compared",
+    "maps": "Saliency maps only",
+}
+
+
+def report_page(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> str:
+    """Return the report as HTML. The template escapes every text; figures are the project's own SVG.
+
+    `figures` returns those of a section.
+    """
+    study = report.study
+    # What logs in the older layout, and emulated runs, cannot say.
+    caveats = restriction_notes(study) if study.provenance_known else study.notes
+    return page(
+        "report",
+        name=clean(study.name),
+        frameworks=study.names,
+        arms=" or ".join(study.names.values()),
+        about=_measured(report),
+        comparison=which_framework(report, report.answers[0]),
+        words=words_of(study),
+        kind_words={kind: word.format(score=study.score.heading) for kind, word in KIND_WORDS.items()},
+        answers=report.answers,
+        compared_options=report.compared_options,
+        doubts=report.doubts,
+        caveats=caveats,
+        main_figures=figures.get(MAIN, ()),
+        sections=list(sections(report, figures)),
+        origins=origins(study.subject),
+        origin_line=origin_line(study.subject),
+        reproduction=reproduction(study.subject),
+        files=[table.name(report) for table in TABLES if table.is_made(report)],
+    )
+
+
+def _measured(report: Report) -> str:
+    """Return frameworks, worker counts and repeats in a line, of real and of played runs, and of maps."""
+    study = report.study
+    parts = [_runs_line(study, report.points["repeats"])] if len(study.runs) else []
+    for label, part in (("played", study.played), ("saliency maps only", study.maps_only)):
+        if part is not None and len(part.runs):
+            parts.append(f"{label}: {_runs_line(part, part.runs.groupby(POINT).size())}")
+    lost = len(study.all_left_out)
+    return "; ".join([*parts, f"{count(lost, 'run')} left out"] if lost else parts)
+
+
+def _runs_line(study: Study, repeats: "pd.Series[int]") -> str:
+    runs = study.runs
+    workers = sorted(runs["workers"].unique())
+    used = set(runs["framework"])
+    names = " and ".join(name for framework, name in study.names.items() if framework in used)
+    counts = ", ".join(map(str, workers)) + (" worker" if workers == [1] else " workers")
+    return f"{names} on {counts}, {count(len(runs), 'run')}, {repeats_text(repeats)} per point"
+
+
+# More remarks or runs left out than this are folded, or left to the tables: nobody reads on.
+MOST_REMARKS = 12
+# Images shown of the best, and as many of the worst.
+MOST_IMAGES = 3
+# By which an image is the best or the worst: that of the two on which both prediction and region count.
+RANKED_BY: SaliencyScore = "iou"
+
+Values = dict[str, Any]
+
+
+def sections(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> Iterator[Values]:
+    """Yield the parts of the page in reading order, each with its title, conclusion and evidence.
+
+    A study of played runs only, or of maps, has no speed of training; emulated runs have nothing else, and of
+    scripts nothing is concluded.
+    """
+    study = report.study
+    speed = len(study.runs) > 0
+    compared = speed and study.kind.compares
+    learns = not study.kind.unlearned
+    played = study.played is not None and learns
+    seen = seen_rows(study) if learns else []
+    shown = {
+        "points": speed,
+        "against": compared and study.runs["framework"].nunique() > 1,
+        "frameworks": speed and len(report.wrappers),
+        "iou": speed and learns,
+        "seen": seen,
+        "played": played,
+        "saliency": learns and not report.saliency.is_empty,
+        "strategies": compared and len(report.strategies),
+        "budget": speed,
+        "cost": speed and learns,
+        "request": report.request_sentences,
+        "prediction": compared and len(report.predictions) + len(report.scores),
+        "fairness": True,
+        "left-out": len(study.all_left_out),
+        "notes": _notes_beside(report),
+    }
+    is_open = dict.fromkeys(("cost", "request", "prediction", "notes"), False)
+    is_open |= {"budget": bool(report.diagnoses), "fairness": bool(report.doubts)}
+    is_open |= {"left-out": len(study.all_left_out) <= MOST_REMARKS}
+    levels = sorted({percent(level, 0) for level in report.comparisons["coverage"].dropna()})
+    for name in (name for name, is_there in shown.items() if is_there):
+        title, lead = lines("sections", section=name, study=study, report=report, levels=levels)
+        told = FOUND[name](report) if name in FOUND else ()
+        if name in DOUBTED:
+            told = [*map(report.doubted, told[:1]), *told[1:]]
+        found = [sentence(text) for text in told]
+        gallery = _gallery(report) if name == "saliency" else None
+        if name == "seen":
+            gallery = {"run": "", "rows": seen}
+        section = {
+            "drawings": figures.get(name, ()),
+            "grids": [grid for grid in grids(report, name) if grid.groups],
+            "remarks": found[1:],
+            "gallery": gallery,
+        }
+        yield section | {
+            "anchor": study.score.key(name),
+            "title": title,
+            "lead": lead,
+            "conclusion": next(iter(found), ""),
+            # Without a click.
+            "is_open": is_open.get(name, True),
+            # The page then gives it one line.
+            "is_empty": not any(section.values()),
+        }
+
+
+def which_framework(report: Report, answer: Answer) -> str:
+    """Return which framework is slower and why, or the outcome at every count; "" where that is unfair."""
+    compared = report.comparisons[report.comparisons["options"] == answer.options]
+    slower = report.slower.get(answer.options, "")
+    if compared.empty or (answer.kind == "unfair" and (compared["doubts"] != "").any()):
+        return ""
+    if slower and slower not in answer.headline:
+        return sentence(slower)
+    return sentence(outcomes_of(compared))
+
+
+def _series(report: Report, row: Mapping[Any, Any]) -> str:
+    """Return the framework with its knobs, and the options of the study."""
+    return series_name(row, report.study.names) + (f" ({row['options']})" if row["options"] else "")
+
+
+def outcomes_of(compared: pd.DataFrame) -> str:
+    """Return on which workers each outcome of these comparisons is, of several series in how many of them."""
+    if compared.empty:
+        return "the frameworks have no worker count in common"
+    is_one_series = not compared["workers"].duplicated().any()
+    parts = []
+    for outcome, rows in compared.groupby("outcome", sort=False):
+        most = count(int(rows["workers"].max()), "worker")
+        workers = f"on {', '.join([*map(str, rows['workers'][:-1]), most])}"
+        share = f"in {len(rows)} of {count(len(compared), 'comparison')}"
+        parts.append(f"{outcome!s} {workers if is_one_series else share}")
+    return ", ".join(parts)
+
+
+def _budget(report: Report) -> list[str]:
+    largest = [
+        f"largest loss: {_series(report, vars(first))} on {count(first.workers, 'worker')}: {first.finding}"
+        for first in report.diagnoses[:1]
+    ]
+    return [*largest, *report.budget_notes]
+
+
+def _notes_beside(report: Report) -> list[str]:
+    """Return the notes, without those that stand beside the answer."""
+    beside = restriction_notes(report.study)
+    return [note for note in report.notes if note not in beside]
+
+
+def _played(report: Report) -> list[str]:
+    played = report.played
+    found = [labelled(options, text) for options, text in played.sentences.items()]
+    reasons = dict.fromkeys(reason for why in played.plan["why"] if why for reason in why.split("; "))
+    return [*found, *played.notes, *reasons]
+
+
+def _fairness(report: Report) -> list[str]:
+    met = int((report.fairness["mark"] == "yes").sum())
+    return [f"{met} of {count(len(report.fairness), 'requirement')} met"]
+
+
+def _gallery(report: Report) -> Values | None:
+    """Return the pictures of the first run that has some of images with curves; None where no run has."""
+    study = report.saliency.study
+    for run in study.runs["run"]:
+        explained = study.explained.get(run)
+        rows = list(_pictures(explained)) if explained else []
+        if explained and any(source for _, pictures in rows for source, *_ in pictures):
+            images = len(areas_of(explained, RANKED_BY))
+            return {"run": run, "images": images, "rows": rows, "score": score_title(RANKED_BY)}
+    return None
+
+
+def _pictures(explained: Explained) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
+    """Yield the best and the worst images, the best first, each with (source, title, numbers) of pictures."""
+    areas = {score: areas_of(explained, score) for score in explained.manifest.scores}
+    ranked = areas.get(RANKED_BY, {})
+    order = sorted(ranked, key=lambda position: -gain(ranked[position], "deletion"))
+    kept = order if len(order) <= 2 * MOST_IMAGES else [*order[:MOST_IMAGES], *order[-MOST_IMAGES:]]
+    for position in kept:
+        image = explained.manifest.images[position]
+        pictures = [(_source(explained, image.pictures.get(name)), name, "") for name in ("image", "truth")]
+        for score in (score for score, found in areas.items() if position in found):
+            source = _source(explained, image.overlays.get(score))
+            pictures.append((source, f"map of {score_title(score)}", _numbers(areas[score][position])))
+        yield clean(image.image), pictures
+
+
+def _numbers(areas: Areas) -> str:
+    deletion, random_deletion, insertion, random_insertion = (
+        chart_number(area, ".2f") for area in areas.values()
+    )
+    return f"deletion {deletion} ({random_deletion}), insertion {insertion} ({random_insertion})"
+
+
+def _source(explained: Explained, file: SaliencyFile | None) -> str:
+    """Return a picture as a data URL; empty where it is not there, or not the one of the manifest."""
+    try:
+        content = read_regular(explained.folder / file.file) if file else b""
+    except OSError:
+        return ""
+    if not file or hashlib.sha256(content).hexdigest() != file.sha256:
+        return ""
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+
+
+# What each section finds; the others have tables and figures alone.
+FOUND: Mapping[str, Callable[[Report], Sequence[str]]] = {
+    "against": lambda report: [outcomes_of(report.comparisons)],
+    "strategies": lambda report: [strategy_sentence(report.study, report.strategies)],
+    "budget": _budget,
+    "cost": lambda report: report.targets,
+    "request": lambda report: report.request_sentences,
+    "prediction": lambda report: [*score_notes(report.scores), *report.prediction_notes],
+    "played": _played,
+    "saliency": lambda report: [*report.saliency.warnings, *report.saliency.sentences],
+    "fairness": _fairness,
+    "notes": _notes_beside,
+}
+# Sections whose conclusions rest on a comparison, or on the runs on 1 worker, and do not say so themselves.
+DOUBTED = ("strategies", "budget", "prediction")
+
+
+def seen_rows(study: Study) -> list[tuple[str, list[tuple[str, str, str]]]]:
+    """Return for each chosen image its name and its pictures, (source, title, numbers) each.
+
+    Of the first repeat whose run on 1 worker left pictures: its run, and that of each framework on the most
+    workers, of the same options. The images are those on which 1 worker has the best IoU, the median and the
+    worst. A picture is used where it is of the weights that the record names.
+    """
+    found = dict(_runs_with_pictures(study))
+    runs = [row for row in study.subject.runs.to_dict("records") if row["run"] in found]
+    alone = next((row for row in runs if row["workers"] == 1), None)
+    if alone is None:
+        return []
+    same = [row for row in runs if (row["options"], row["repeat"]) == (alone["options"], alone["repeat"])]
+    most = max(row["workers"] for row in same)
+    shown: list[Row] = [alone, *(row for row in same if row["workers"] == most > 1)]
+    by_iou = sorted(
+        (each for each in found[alone["run"]].values() if each.iou is not None),
+        key=lambda each: each.iou or 0.0,
+    )
+    places = dict.fromkeys((len(by_iou) - 1, len(by_iou) // 2, 0)) if by_iou else ()
+    names = dict(zip(places, ("best of 1 worker", "median of 1 worker", "worst of 1 worker"), strict=False))
+    return [
+        (
+            f"test image {by_iou[place].position + 1}: {name}",
+            [_shown(study, row, found[row["run"]].get(by_iou[place].position)) for row in shown],
+        )
+        for place, name in names.items()
+    ]
+
+
+def _shown(study: Study, row: Row, picture: SamplePicture | None) -> tuple[str, str, str]:
+    title = f"{count(row['workers'], 'worker')}, {study.names[row['framework']]}"
+    if picture is None:
+        return "", title, ""
+    iou = "" if picture.iou is None else f"IoU {chart_number(picture.iou, '.2f')}"
+    return f"data:image/png;base64,{picture.png}", title, iou
+
+
+def _runs_with_pictures(study: Study) -> Iterator[tuple[str, Mapping[int, SamplePicture]]]:
+    """Yield each run with pictures of its last weights, and these by their position."""
+    subject = study.subject
+    last = subject.evaluations.drop_duplicates("run", keep="last")
+    weights = dict(zip(last["run"], last["weights_sha256"], strict=True))
+    for run in subject.runs["run"] if study.folder else ():
+        try:
+            content: Any = read_json_with_checksum(study.folder / run / PICTURES_NAME)
+            pictures = Pictures.model_validate(content)
+        except (OSError, ValueError, UserError):  # not there, or damaged
+            continue
+        if pictures.weights_sha256 == weights.get(run):
+            yield run, {picture.position: picture for picture in pictures.images}

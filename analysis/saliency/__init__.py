@@ -1,0 +1,1 @@
+"""What the saliency maps of a study show."""

@@ -1,0 +1,1 @@
+"""Strategies of exchange against gradients averaged at every step."""

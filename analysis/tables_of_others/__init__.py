@@ -1,0 +1,1 @@
+"""A table of workers and seconds, or throughput, that somebody else measured."""

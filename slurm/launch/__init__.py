@@ -1,0 +1,1 @@
+"""Launch a study, on this machine or a cluster: its folder, checks before it, its time, its processes."""

@@ -1,0 +1,183 @@
+"""Estimate how long runs take, by complete runs of the same points or else by a probe."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.texts import count, duration
+from unet_scaling.data.folder import read_manifest
+from unet_scaling.data.order import count_test_images
+from unet_scaling.format.record import Record
+from unet_scaling.format.record_lines import STARTUP_COLUMNS, Epoch, Probed
+from unet_scaling.format.run_state import RecordedRun
+from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
+
+# Of steps, after the one that warms up: half a minute of waiting in all.
+PROBE_SECONDS = 20
+# A pass that only evaluates spares the backward pass, which computes twice what the forward pass does.
+EVALUATION_SPEED = 3.0
+# Of [training]: they change how many steps there are, or what is learned, and not how long a step takes.
+NOT_OF_A_STEP = {"epochs", "evaluate_every", "learning_rate", "rate_scaling", "schedule", "warmup_epochs"}
+
+
+class KnownSeconds:
+    """The seconds that complete runs took, by point."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[float]] = {}
+
+    def learn(self, run: RecordedRun) -> None:
+        """Note how long a run took; one that is not complete tells nothing."""
+        if run.record and run.state.is_complete:
+            self._known.setdefault(point_of(run.config), []).append(recorded_seconds(run.record))
+
+    def of_point(self, config: RunConfig) -> float | None:
+        """Return the median seconds of the complete runs of this point; None where there are none."""
+        seconds = self._known.get(point_of(config))
+        return median(seconds) if seconds else None
+
+    def foreseen(self, configs: Iterable[RunConfig], otherwise: float | None = None) -> float | None:
+        """Return the seconds that these runs will take together; None where nothing is known.
+
+        A run whose point has no complete one takes the mean of the points that have, or else `otherwise`.
+        """
+        if self._known:
+            otherwise = mean(map(median, self._known.values()))
+        seconds = [self.of_point(config) or otherwise for config in configs]
+        known = [value for value in seconds if value is not None]
+        return sum(known) if len(known) == len(seconds) else None
+
+
+def recorded_seconds(record: Record) -> float:
+    """Return the seconds of a run from the start of its processes, by its record."""
+    startup: Iterable[Sequence[float]] = (
+        [getattr(record.startup, column) for column in STARTUP_COLUMNS] if record.startup else []
+    )
+    trained = sum(epoch.seconds for epoch in record.epochs)
+    evaluated = sum(result.seconds for result in record.results)
+    made = record.saliency
+    explained = made.seconds + made.check_seconds if made else 0.0
+    return sum(max(seconds) for seconds in startup) + trained + evaluated + explained
+
+
+def point_of(config: RunConfig) -> str:
+    """Return what all repeats of a point share: the name of its runs without the repeat."""
+    return config.run.removesuffix(f"-r{config.repeat}")
+
+
+def images_per_second(epochs: Iterable[Epoch]) -> float | None:
+    """Return the throughput of the epochs after the warm-up; None where there are none."""
+    timed = [epoch for epoch in epochs if not epoch.warmup]
+    seconds = sum(epoch.seconds for epoch in timed)
+    return sum(epoch.images for epoch in timed) / seconds if seconds else None
+
+
+def gains_without_exchange(runs: Iterable[RecordedRun]) -> Iterator[str]:
+    """Yield how much faster runs that average gradients would be if nothing was lost, by complete ones.
+
+    A worker that shares nothing takes as long for an image as one alone; each line names the point.
+    """
+    alone: dict[str, list[float]] = {}
+    together: dict[tuple[str, str], list[float]] = {}
+    for run in runs:
+        if run.record and run.state.is_complete and run.config.strategy.averages_gradients:
+            speed = images_per_second(run.record.epochs)
+            changed = {"run": "any", "repeat": 1, "seed": 0, "workers": 1}
+            alike = run.config.model_copy(update=changed).model_dump_json()
+            if speed and run.config.workers == 1:
+                alone.setdefault(alike, []).append(1 / speed)
+            elif speed:
+                pace = run.config.workers / speed
+                together.setdefault((alike, point_of(run.config)), []).append(pace)
+    for (alike, point), paces in together.items():
+        if alike in alone:
+            lost = [100 * max(0.0, pace / median(alone[alike]) - 1) for pace in paces]
+            yield (
+                f"{point}: about {median(lost):.0f} % faster if nothing was lost against 1 worker "
+                f"({min(lost):.0f} to {max(lost):.0f} % by single runs, of {len(lost)}): a strategy may gain "
+                "that at most"
+            )
+
+
+@dataclass(frozen=True)
+class ProbedSpeed:
+    """What one worker without a framework did on this machine, with all images that its manifest lists."""
+
+    config: RunConfig
+    images: int
+    images_per_second: float
+    startup_seconds: float
+    source: str
+
+    def seconds(self, config: RunConfig) -> float | None:
+        """Return the seconds of a run whose workers lose no time to each other; None for other work."""
+        if _computes_otherwise(config) or _work_of_a_step(config) != _work_of_a_step(self.config):
+            return None
+        test = count_test_images(self.images, config.data.test_share)
+        every = config.training.evaluate_every
+        evaluations = 1 + (max(0, config.training.epochs - 1) // every if every else 0)
+        trained = (self.images - test) * config.data.passes_per_epoch * config.training.epochs
+        images = trained + test * evaluations / EVALUATION_SPEED
+        return self.startup_seconds + images / (self.images_per_second * config.workers)
+
+
+def _computes_otherwise(config: RunConfig) -> bool:
+    """Return whether a run does not train the network of a probe, or more than that."""
+    return config.has_own_task or config.is_emulated or config.is_explained
+
+
+def _work_of_a_step(config: RunConfig) -> tuple[object, ...]:
+    """Return what the seconds of an image depend on."""
+    return config.model, config.data, config.training.model_dump(exclude=NOT_OF_A_STEP)
+
+
+def run_probe(study: StudyConfig, cores: int, seconds: int = PROBE_SECONDS) -> ProbedSpeed:
+    """Time some steps of the study's first configuration on this machine, in a process of its own.
+
+    What the process does besides its steps stands for a run's start. Raises UserError with its words where it
+    cannot, such as for images that were never checked.
+    """
+    begin = time.monotonic()
+    config = study.configs()[0]
+    if _computes_otherwise(config):
+        raise UserError(
+            "--probe: own tasks, emulated workers and saliency maps are told by complete runs alone"
+        )
+    command = [sys.executable, "-m", "unet_scaling.profile.measure", str(seconds), str(cores)]
+    done = subprocess.run(
+        command, cwd=PROJECT, input=study.model_dump_json(), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise UserError(f"--probe: {done.stderr.strip().removeprefix('error: ')}", done.returncode)
+    probed = Probed.model_validate_json(done.stdout)
+    steps = count(len(probed.step_seconds), "step")
+    return ProbedSpeed(
+        config,
+        images=len(read_manifest(config.data.manifest_path).pairs),
+        images_per_second=probed.images_per_step / median(probed.step_seconds),
+        startup_seconds=time.monotonic() - begin - sum(probed.step_seconds),
+        source=f"a probe of {steps} on this machine ({probed.device}, {count(probed.cores, 'core')})",
+    )
+
+
+def estimate_text(configs: Sequence[RunConfig], known: KnownSeconds, probe: ProbedSpeed | None = None) -> str:
+    """Return how long these runs take one after the other, and what tells it."""
+    measured = list(filter(None, map(known.of_point, configs)))
+    others = [config for config in configs if not known.of_point(config)]
+    probed = list(filter(None, map(probe.seconds, others))) if probe else []
+    if not measured and not probed:
+        return "duration unknown: no run of these points is complete"
+    about, sources = "about", []
+    if measured:
+        sources.append("the complete runs of the same points")
+    if probe and probed:
+        about = "at least"
+        sources.append(probe.source)
+    told = count(len(measured) + len(probed), "run")
+    missing = len(others) - len(probed)
+    text = f"{told}: {about} {duration(sum(measured) + sum(probed))} by {' and '.join(sources)}"
+    return f"{text}; not known for {missing} more of other points" if missing else text

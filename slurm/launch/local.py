@@ -1,0 +1,399 @@
+"""Launch a study on this machine with mpiexec: every worker on its own cores, for all frameworks alike.
+
+Refused where jobs of Slurm run or images are not checked.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from slurm.after_run import disturbed_reason, is_to_be_repeated, set_disturbed_aside
+from slurm.launch.estimate import KnownSeconds, images_per_second
+from slurm.launch.more_repeats import add_repeats, next_block, note_changed_request
+from slurm.launch.preflight import check_inputs, require_images
+from slurm.launch.processes import WORKER_SIGNAL, StopRequest, launch, say_whether_quiet, stop_requests
+from slurm.launch.study_folder import StudyFolder, in_launch_order, locked
+from slurm.states import judged, study_submissions
+from unet_scaling.base.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_RESUME, UserError
+from unet_scaling.base.texts import CALLED, called, duration, score_title
+from unet_scaling.format.record import set_launch_aside
+from unet_scaling.format.run_state import ACTIVE, RecordedRun
+from unet_scaling.study.config import PROGRAMS_FOLDER, RunConfig, StudyConfig
+from unet_scaling.study.study_file import JOB_NAME, OUTPUT_NAME
+
+FORMER_JOB_NAME = "job.before_local.json"
+COLUMNS = (
+    TextColumn("{task.description}", markup=False),
+    BarColumn(bar_width=None),
+    TextColumn("{task.fields[facts]}", markup=False),
+)
+# Epoch, steps done of it, and all its steps (unet_scaling/base/progress.py).
+STEPS_BYTES = 3 * 8
+# A log has a line of a run that lasts longer, and again after as long.
+PIPE_SECONDS = 10.0
+
+
+class StudyProgress(ExitStack):
+    """The runs of a study as they are launched one after the other, on the console until it is left."""
+
+    def __init__(self, console: Console, known: KnownSeconds) -> None:
+        super().__init__()
+        self._console = console
+        self._known = known
+        self._bar = Progress(*COLUMNS, console=console, auto_refresh=False, transient=True, expand=True)
+        self._task = self._bar.add_task("", facts="", visible=False)
+        self._is_stopping = False
+        self.steps_file = Path(self.enter_context(TemporaryDirectory())) / "steps"
+        if console.is_terminal:
+            self._bar.start()
+            self.callback(self._bar.stop)
+
+    def begin(
+        self,
+        config: RunConfig,
+        counted: Sequence[RunConfig],
+        later: Sequence[RunConfig],
+        again: bool = False,
+    ) -> None:
+        """Show that a run, one of those counted, begins, perhaps once more; these later ones follow it."""
+        self._config = config
+        self._later = later
+        self._before, self._all = counted.index(config), len(counted)
+        self._label = f"[{self._before + 1}/{self._all}] {config.run}{' again' if again else ''}"
+        self._began = self._shown = time.monotonic()
+        # When a step was first seen to be done, and the last: the number of steps, and the time.
+        self._seen: list[tuple[int, float]] = []
+        self.steps_file.write_bytes(bytes(STEPS_BYTES))
+        self._line_is_open = not self._console.is_terminal
+        if self._line_is_open:
+            self._console.print(f"{self._label} ...", end=" ", markup=False)
+        else:
+            self.show()
+
+    def show(self) -> None:
+        """Show the state anew; called about once a second, as each drawing takes time from the workers."""
+        epoch, done, steps = memoryview(self.steps_file.read_bytes()).cast("q")
+        now = time.monotonic()
+        taken = epoch * steps + done
+        if taken and (not self._seen or taken > self._seen[-1][0]):
+            self._seen = [*self._seen[:1], (taken, now)]
+        whole = steps * self._config.training.epochs
+        facts = self._facts(epoch, done, steps, whole - taken)
+        if self._console.is_terminal:
+            share = (self._before + (taken / whole if whole else 0.0)) / self._all
+            self._bar.update(
+                self._task, description=self._label, facts=facts, completed=100 * share, visible=True
+            )
+            self._bar.refresh()
+        elif now - self._shown > PIPE_SECONDS:
+            self._shown = now
+            self._print_line(f"  {facts}")
+
+    def say_that_it_stops(self) -> None:
+        """Print once that the user's request to stop is known."""
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._print_line("stopping: the workers save their state; Ctrl-C again ends them at once")
+
+    def _print_line(self, text: str) -> None:
+        self._console.print(f"\n{text}" if self._line_is_open else text, markup=False)
+        self._line_is_open = False
+
+    def end(self, outcome: str) -> None:
+        """Print how the run ended, and how long the others will take."""
+        goes_on = self._later and not self._is_stopping
+        left = self._known.foreseen(self._later, self._elapsed()) if goes_on else None
+        text = f"{outcome}; about {duration(left)} left" if left else outcome
+        prefix = "" if self._line_is_open else f"{self._label} ... "
+        self._console.print(prefix + text, markup=False)
+
+    def _facts(self, epoch: int, done: int, steps: int, steps_left: int) -> str:
+        """Return epoch, step, speed, the time that has passed and that is left as text."""
+        passed = duration(self._elapsed())
+        if not steps:
+            return f"starting for {passed}"
+        training = self._config.training
+        parts = [f"epoch {epoch + 1}/{training.epochs}, step {done}/{steps}"]
+        seconds = None
+        if len(self._seen) > 1:
+            (first, since), (last, until) = self._seen
+            seconds = (until - since) / (last - first)
+            images = self._config.images_per_step
+            parts.append(f"{images / seconds:.1f} images/s")
+        # Steps do not tell how long the maps take that follow them.
+        own = None if self._config.is_explained or seconds is None else steps_left * seconds
+        if own is None:
+            foreseen = self._known.foreseen([self._config])
+            own = max(0.0, foreseen - self._elapsed()) if foreseen is not None else None
+        parts.append(f"{passed} so far")
+        if own is not None:
+            later = self._known.foreseen(self._later, otherwise=self._elapsed() + own) or 0.0
+            parts.append(f"about {duration(own + later)} left")
+        return ", ".join(parts)
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+
+class StudyStoppedError(UserError):
+    """The user asked to stop, and the workers have saved."""
+
+
+def run_study(
+    folder: StudyFolder,
+    console: Console,
+    repeat_disturbed: bool = False,
+    force: Collection[str] = (),
+    more_repeats: int = 0,
+) -> None:
+    """Run what is not complete, one run after the other; raise UserError at the end where runs failed.
+
+    After each repeat its launches that were disturbed are made once more; `repeat_disturbed`: and at the end
+    those of all others.
+    A study whose repeats are "until ..." goes on with one more of each point, until it has enough.
+    Raises StudyStoppedError where the user stopped it.
+    """
+    cores = len(os.sched_getaffinity(0))
+    share = cores_per_worker(folder.study, cores)
+    with locked(folder.path), stop_requests() as request:
+        asked = note_changed_request(folder, console)
+        block: StudyFolder | None = add_repeats(asked, more_repeats, console) if more_repeats else asked
+        owns = f"each worker owns {share} of {cores} cores, at every worker count"
+        console.print(f"{owns}; output in {folder.path}/*/{OUTPUT_NAME}")
+        while block:
+            LocalRuns(block, console, share, request).run_missing(repeat_disturbed, force)
+            # Of the first block only: else the same runs would be launched anew with each further one.
+            repeat_disturbed = False
+            force = ()
+            block = next_block(block, console)
+    console.print(f"next: {called('report', os.path.relpath(folder.path))}", markup=False)
+
+
+@dataclass(frozen=True)
+class LocalRuns:
+    """Runs of a study that are launched one after the other, until the user asks to stop."""
+
+    folder: StudyFolder
+    console: Console
+    cores_each: int
+    request: StopRequest
+    known: KnownSeconds = field(default_factory=KnownSeconds)
+
+    def run_missing(self, repeat_disturbed: bool, force: Collection[str]) -> None:
+        """Launch what is missing, then what was disturbed. Raises UserError where runs failed."""
+        # Nothing is written for a study that cannot start: its runs would stand in every report as waiting.
+        require_ready(self.folder, in_launch_order(self.folder.study))
+        configs = self.folder.prepare(self.console)
+        missing = take_over(self.folder, configs, force)
+        complete = [config for config in configs if config not in missing]
+        name = self.folder.study.name
+        self.console.print(f"{name}: {len(configs)} runs, {len(complete)} complete already")
+        if missing or repeat_disturbed:
+            say_whether_quiet(self.console)
+        for config in complete:
+            self.known.learn(self.folder.recorded(config))
+        # What is compared within a repeat stays together in time, and the repeats stay one after the other.
+        later = missing
+        for _, repeat in groupby(missing, key=lambda config: config.repeat):
+            block = list(repeat)
+            later = later[len(block) :]
+            self._run_all(block, missing, later)
+            self._run_disturbed(block, missing, later)
+        if repeat_disturbed:
+            self._run_disturbed(complete, complete, ())
+        self._require_all_complete(configs)
+
+    def _run_all(
+        self,
+        configs: Sequence[RunConfig],
+        counted: Sequence[RunConfig],
+        later: Sequence[RunConfig],
+        again: bool = False,
+    ) -> None:
+        """Launch these of the counted runs, which `later` will follow.
+
+        `again`: they are complete, and their records are set aside.
+        Raises StudyStoppedError as soon as the workers have saved, where the user asked to stop.
+        """
+        with StudyProgress(self.console, self.known) as progress:
+            for index, config in enumerate(configs):
+                self._require_no_request()
+                progress.begin(config, counted, [*configs[index + 1 :], *later], again)
+                self._run(config, progress, again)
+        self._require_no_request()
+
+    def _run_disturbed(
+        self, configs: Sequence[RunConfig], counted: Sequence[RunConfig], later: Sequence[RunConfig]
+    ) -> None:
+        """Launch those of these runs again that were disturbed."""
+        disturbed = [
+            config for config in configs if is_to_be_repeated(self.folder.recorded(config), self.console)
+        ]
+        self._run_all(disturbed, counted, later, again=True)
+
+    def _run(self, config: RunConfig, progress: StudyProgress, again: bool) -> None:
+        run_folder = self.folder.run_folder(config)
+        begin = time.monotonic()
+        # Not before its turn: where the study is ended meanwhile, the others keep their complete records.
+        if again:
+            set_disturbed_aside(run_folder)
+        elif self.folder.recorded(config).state.is_complete:  # forced
+            set_launch_aside(run_folder)
+        program = [str(PROGRAMS_FOLDER / config.framework / "train.py"), str(run_folder)]
+        look = partial(self._look, progress)
+        launch(program, config.workers, run_folder / OUTPUT_NAME, self.cores_each, look, progress.steps_file)
+        run = self.folder.recorded(config)
+        self.known.learn(run)
+        outcome = _outcome(run, time.monotonic() - begin)
+        # The record names the signal by which the workers were told.
+        progress.end(outcome.replace(f"asked to stop by {WORKER_SIGNAL.name}", "you asked to stop"))
+
+    def _look(self, progress: StudyProgress, mpiexec: int, worker: Sequence[str]) -> None:
+        """Show the progress; where the user asked to stop, tell the workers."""
+        if not self.request.received:
+            progress.show()
+            return
+        self.request.pass_on(mpiexec, worker)
+        with suppress(OSError):  # the terminal may be gone; the workers save all the same
+            progress.say_that_it_stops()
+
+    def _require_no_request(self) -> None:
+        if self.request.received:
+            again = called("run", *sys.argv[1:])
+            raise StudyStoppedError(f"stopped; run the same command to go on: {again}", EXIT_RESUME)
+
+    def _require_all_complete(self, configs: Sequence[RunConfig]) -> None:
+        states = {config.run: self.folder.recorded(config).state for config in configs}
+        incomplete = {run: state for run, state in states.items() if not state.is_complete}
+        if incomplete:
+            lines = [f"{run}: {state.state}: {state.reason}" for run, state in incomplete.items()]
+            diverged = all(state.state == "diverged" for state in incomplete.values())
+            cure = "mend what is said of them, and run the same command again"
+            if diverged:  # from the same seed a run takes the same steps
+                cure = (
+                    "they would diverge again: lower training.learning_rate, or raise training.warmup_epochs"
+                )
+            raise UserError(
+                f"{len(incomplete)} of {len(configs)} runs did not complete; {cure}\n  " + "\n  ".join(lines),
+                EXIT_DIVERGED if diverged else EXIT_BUG,
+            )
+
+
+def _outcome(run: RecordedRun, seconds: float) -> str:
+    """Return how a launch ended: its speed and IoU where it is complete, or else why it is not."""
+    if run.record is None or not run.state.is_complete:
+        return f"{run.state.state} after {seconds:.0f} s: {run.state.reason or 'see ' + OUTPUT_NAME}"
+    result = run.record.results[-1] if run.record.results else None
+    disturbed = disturbed_reason(run)
+    images = images_per_second(run.record.epochs)
+    speed = f"{images:.1f} images/s" if images is not None else ""
+    parts = [
+        f"complete in {seconds:.0f} s",
+        f"as {run.config.played_workers} workers" if run.config.is_played else speed,
+        "emulated" if run.config.is_emulated else "",
+        f"{score_title(result.score_name)} {score:.3f}"
+        if result and (score := result.score) is not None
+        else "",
+        f"disturbed: {disturbed}" if disturbed else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def local_plan(
+    folder: StudyFolder, console: Console, repeat_disturbed: bool = False, force: Collection[str] = ()
+) -> tuple[list[RunConfig], KnownSeconds]:
+    """Return what would run here, and what complete runs tell of its time; start and write nothing.
+
+    Each record is read once, and none is kept. Raises UserError where the study could not start either.
+    """
+    configs = folder.require_same()
+    require_ready(folder, configs)
+    wanted = {config.run: config for config in configs}
+    known = KnownSeconds()
+    for run in folder.all_recorded(configs):
+        known.learn(run)
+        is_kept = run.state.is_complete and run.config.run not in force
+        if is_kept and not (repeat_disturbed and is_to_be_repeated(run, console)):
+            wanted.pop(run.config.run, None)
+    return list(wanted.values()), known
+
+
+def cores_per_worker(study: StudyConfig, cores: int) -> int:
+    """Return what the largest worker count leaves to each worker: equal at every count. Raises UserError.
+
+    Played runs have what so many real workers would, on whose threads sums are added in the same order, but
+    where the study sets training.cores_per_worker.
+    """
+    largest = max(study.workers)
+    if largest > cores:
+        raise UserError(
+            f"study {study.name}: workers = {largest} need {largest} cores, this machine gives {cores}; "
+            f"the largest worker count here is {cores}"
+        )
+    own = study.training.get("cores_per_worker")
+    if own is not None:
+        most: int = max(own) if isinstance(own, list) else own
+        if most * largest > cores:
+            raise UserError(
+                f"study {study.name}: workers = {largest} with training.cores_per_worker = {most} need "
+                f"{most * largest} cores, this machine gives {cores}"
+            )
+    plays = study.training.get("plays")
+    if plays is None or own is not None:
+        return cores // largest
+    played: list[int] = plays if isinstance(plays, list) else [plays]
+    return max(1, cores // max(largest, *played))
+
+
+def require_ready(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:
+    """Raise UserError where Slurm may be at work on this study, or where every run would fail."""
+    study = folder.path
+    submissions = study_submissions(study)
+    jobs = set()
+    doubt = ""
+    for run_folder, state, _ in judged(submissions):
+        submission = submissions[run_folder]
+        if submission and state.state in ACTIVE:
+            jobs.add(submission.job or submission.token)
+            doubt = state.reason if state.state == "unknown" else doubt
+    named = ", ".join(sorted(jobs))
+    if doubt:
+        raise UserError(
+            f"{study.name}: jobs {named} may be queued or running, and cannot be asked for: "
+            f"{doubt}. Where they are over, rename {study}/*/{JOB_NAME}"
+        )
+    if jobs:
+        raise UserError(
+            f"{study.name}: jobs {named} of this study are queued or running (squeue --me); wait for "
+            f"their end, or cancel them: {CALLED} cancel {study}"
+        )
+    check_inputs(configs)
+    require_images(configs)
+
+
+def take_over(
+    folder: StudyFolder, configs: Sequence[RunConfig], force: Collection[str] = ()
+) -> list[RunConfig]:
+    """Make these runs local ones and return those to launch: all that are incomplete or in `force`.
+
+    Sets jobs of Slurm aside that are over: a later state would else be that of the former job.
+    """
+    missing = []
+    for config in configs:
+        if config.run not in force and folder.recorded(config).state.is_complete:
+            continue
+        missing.append(config)
+        run_folder = folder.run_folder(config)
+        if (run_folder / JOB_NAME).exists():
+            (run_folder / JOB_NAME).rename(run_folder / FORMER_JOB_NAME)
+    return missing

@@ -1,0 +1,190 @@
+"""Verify before anything is queued: images, environment, geometries that Slurm would refuse."""
+
+import math
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from slurm.cluster import Cluster, geometry
+from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.base.texts import HIDE, called, count, duration
+from unet_scaling.data.folder import read_manifest
+from unet_scaling.data.order import count_test_images, require_enough_images, split, steps_of
+from unet_scaling.format.compute_profile import profile_of
+from unet_scaling.group.gpus import Gpus, require_compiler, require_torch
+from unet_scaling.group.rendezvous import WITHOUT_NCCL
+from unet_scaling.study.config import WRAPPERS, Framework, RunConfig, StudyConfig
+from unet_scaling.study.options import FEWEST_JUDGED_STEPS, FEWEST_TEST_SAMPLES
+from unet_scaling.study.repeats import FEWEST_ADAPTIVE_REPEATS, FIXED_SIGNIFICANCE
+
+FRAMEWORK_PACKAGES: dict[Framework, str] = {
+    "pytorch_native": "torch",
+    "horovod": "horovod",
+    "lightning": "lightning",
+    "accelerate": "accelerate",
+}
+MOST_COPIES_SHOWN = 3
+SALIENCY_PACKAGE = "xaitk-saliency"
+# Relative, of a launch, and of equal nodes: MLPerf's throughputs of a 3D U-Net vary by 0.3 to 4.6 %.
+USUAL_NOISE = 0.02
+
+
+def check_inputs(configs: Sequence[RunConfig]) -> None:
+    """Raise UserError where a framework is not installed, images were never checked (65), or a profile lacks.
+
+    Torch has to be one of those allowed, and the profile by which emulated workers wait of the study's batch
+    and image size.
+    """
+    for framework in sorted({config.framework for config in configs}):
+        option = f" --with {framework}" if framework in WRAPPERS else ""
+        _require_installed(framework, FRAMEWORK_PACKAGES[framework], option)
+    if has_package("torch"):
+        require_torch(metadata.version("torch"))
+    if any(config.is_explained for config in configs):
+        _require_installed("saliency.method", SALIENCY_PACKAGE, " --with xaitk")
+    for folder, manifest in _configs_by_images(configs):
+        # With a manifest elsewhere, the folder itself may be there on the compute nodes only.
+        if not manifest.is_file() and not Path(folder).is_dir():
+            raise UserError(f"data.folder: found {folder}, which does not exist", EXIT_BAD_DATA)
+        if not manifest.is_file():
+            advice = f"the images are not checked; run {called('data', 'check', folder)}"
+            raise UserError(f"{manifest} does not exist: {advice}", EXIT_BAD_DATA)
+    for config in configs:
+        if config.is_emulated:
+            profile_of(config)
+
+
+def require_images(configs: Sequence[RunConfig]) -> None:
+    """Raise UserError where images are not as checked, or too few for one of these runs on them."""
+    for (folder, path), group in _configs_by_images(configs).items():
+        manifest = read_manifest(path)
+        manifest.require_unchanged(Path(folder), path)
+        images = len(manifest.pairs)
+        for config in group:
+            manifest.require_options(config.data)
+            require_enough_images(config, images - count_test_images(images, config.data.test_share))
+
+
+def iou_warnings(configs: Sequence[RunConfig]) -> list[str]:
+    """Return why IoU will not be judged, or is too high; nothing of images that are not checked."""
+    lines = []
+    for (_, path), group in _configs_by_images(configs).items():
+        pairs = read_manifest(path).pairs if path.is_file() else []
+        splits = {(config.data.test_share, config.data.split_seed) for config in group if pairs}
+        for share, seed in sorted(splits):
+            parts = split(len(pairs), share, seed)
+            of_split = [config for config in group if config.data.test_share == share]
+            lines += unjudged(of_split, len(parts.train), len(parts.test))
+            trained = {pairs[index].image.sha256: pairs[index].image.name for index in parts.train}
+            tested = [pairs[index].image for index in parts.test]
+            same = [f"{image.name} = {trained[image.sha256]}" for image in tested if image.sha256 in trained]
+            if same:
+                found = f"{len(same)} of {count(len(tested), 'test image')} are trained on, too"
+                lines.append(f"{found}: {', '.join(same[:MOST_COPIES_SHOWN])}; remove the copies")
+    return list(dict.fromkeys(lines))
+
+
+def unjudged(configs: Sequence[RunConfig], train: int, test: int) -> list[str]:
+    """Return why the score of runs with so many samples will not be judged, a line each, with the cure.
+
+    The most workers take the fewest steps. Runs that learn nothing have no score.
+    """
+    learning = [config for config in configs if config.training.epochs and not config.is_emulated]
+    most = max((config.played_workers for config in learning), default=0)
+    lines = []
+    for config in (config for config in learning if config.played_workers == most):
+        score = "the score" if config.has_own_task else "IoU"
+        steps = steps_of(config, train)
+        if 0 < steps < FEWEST_JUDGED_STEPS:
+            epochs = -(-FEWEST_JUDGED_STEPS * config.training.epochs // steps)
+            found = f"{count(steps, 'step')} on {count(most, 'worker')}"
+            needed = f"at least {FEWEST_JUDGED_STEPS} are needed: training.epochs = {epochs}"
+            lines.append(f"{score} will not be judged: {found}, {needed}")
+        if test < FEWEST_TEST_SAMPLES:
+            found = f"{count(test, 'test sample')}, at least {FEWEST_TEST_SAMPLES} are needed"
+            lines.append(f"{score} will not be judged: {found}")
+    return list(dict.fromkeys(lines))
+
+
+def _configs_by_images(configs: Sequence[RunConfig]) -> dict[tuple[str, Path], list[RunConfig]]:
+    """Return the runs of the built-in task by the folder of images that they read and its manifest."""
+    found: dict[tuple[str, Path], list[RunConfig]] = {}
+    for config in configs:
+        if not config.has_own_task:
+            found.setdefault((config.data.folder, config.data.manifest_path), []).append(config)
+    return found
+
+
+def require_devices(study: StudyConfig, gpus: Gpus) -> None:
+    """Raise UserError where workers on this machine would share a GPU or lack what they need to use it."""
+    training = [config.training for config in study.configs()]
+    shares = any(each.shared_devices for each in training)
+    gpus.require_one_each(f"study {study.name}", max(study.workers), shares)
+    # Where it is not installed, `check_inputs` says so.
+    if "horovod" in study.frameworks and gpus.horovod and "NCCL" not in gpus.horovod:
+        raise UserError(f"{WITHOUT_NCCL}, or {HIDE}")
+    if any(each.compile for each in training):
+        require_compiler(bool(gpus.names))
+
+
+def require_throughput(study: StudyConfig) -> None:
+    """Raise UserError where the study has runs that train and yet can have no throughput."""
+    epochs = study.training.get("epochs")
+    if epochs == 1 or (isinstance(epochs, list) and 1 in epochs):
+        raise UserError(
+            f"study {study.name}: training.epochs: found 1, which only warms up; allowed: 2 or more, or 0"
+        )
+
+
+def _require_installed(asking: str, package: str, option: str) -> None:
+    if not has_package(package):
+        cure = f"run environment/install.sh{option}"
+        raise UserError(f"{asking} needs {package}, which is not installed; {cure}")
+
+
+def is_installed(framework: Framework) -> bool:
+    """Return whether this environment has the package of a framework."""
+    return has_package(FRAMEWORK_PACKAGES[framework])
+
+
+def has_package(name: str) -> bool:
+    """Return whether this environment has a package."""
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def limit_text(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> str:
+    """Return what these runs can cost at most, as text: their time limit on all their nodes."""
+    hours = limit_node_hours(cluster, configs, one_allocation)
+    kind = "1 job for all runs" if one_allocation else f"{len(configs)} jobs"
+    return f"{kind}, at most {hours:.1f} node-hours (limit {duration(cluster.limit_seconds)} each)"
+
+
+def interval_text(study: StudyConfig) -> str:
+    """Return what it costs in precision that each run is a job on nodes of its own; empty of one framework.
+
+    By Student's t for the mean logarithm of the ratio over pairs, of launches and nodes that vary alike.
+    """
+    repeats = study.repeats
+    if len(study.frameworks) < 2 or not isinstance(repeats, int) or repeats < FEWEST_ADAPTIVE_REPEATS:
+        return ""
+    # Only here: it takes long to import.
+    from scipy import special  # type: ignore[import-untyped]
+
+    quantile = special.stdtrit(repeats - 1, 1 - FIXED_SIGNIFICANCE / 2)
+    allocation, jobs = (100 * quantile * math.sqrt(2 * parts / repeats) * USUAL_NOISE for parts in (1, 2))
+    return (
+        f"{repeats} repeats: an interval of about ± {jobs:.1f} % on the ratio of two frameworks, if "
+        f"launches and nodes vary by {100 * USUAL_NOISE:g} % each; ± {allocation:.1f} % with all runs on the "
+        "same nodes (--one-allocation)"
+    )
+
+
+def limit_node_hours(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> float:
+    """Return the node-hours of jobs that all run up to their limit."""
+    nodes = [geometry(cluster, config.workers).nodes for config in configs]
+    total = max(nodes, default=0) if one_allocation else sum(nodes)
+    return total * cluster.limit_seconds / 3600

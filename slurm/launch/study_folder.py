@@ -1,0 +1,302 @@
+"""Make the run folders of a study, order its runs for the launch, and let one launcher at a time work on it.
+
+A second launcher is kept out while one, or workers that it left, are at work: by flock, which workers
+inherit with the file. Where their launcher is killed, they hold it as long as they live. filelock does not
+offer that: it unlocks for all holders when it is left, and takes over the claim of a process that has died.
+
+Submissions that are at work, perhaps for hours, are told that their study is cancelled: `cancel` leaves a new
+mark in the study folder before it ends any job. A submission knows the mark that it found when it began, and
+looks for another one before and after each job that it queues: whenever the two meet, either the submission
+sees the mark, or `cancel` sees the job.
+"""
+
+import fcntl
+import os
+import random
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from uuid import uuid4
+
+from rich.console import Console
+
+from slurm.scheduler import Slurm, UnreachableError
+from slurm.states import judged, read_submission
+from unet_scaling.base.errors import EXIT_RESUME, UserError
+from unet_scaling.base.files import open_to_append, write_atomically, write_json_with_checksum
+from unet_scaling.base.texts import CALLED
+from unet_scaling.base.validation import flat_values
+from unet_scaling.format.record import RECORD_NAME, attempt_records, read_record
+from unet_scaling.format.run_state import ACTIVE, RecordedRun, recorded_run
+from unet_scaling.study import study_file
+from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
+from unet_scaling.study.repeats import HISTORY_KEY, read_history
+
+# Below the folder of the study: run folders whose configuration was mended before anything was trained.
+REPLACED_NAME = ".replaced"
+LOCK_NAME = ".lock"
+CLAIM_NAME = ".claim"
+MARK_NAME = ".cancelled"
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """`logs/<study>/` with one folder per run."""
+
+    path: Path
+    study: StudyConfig
+
+    @cached_property
+    def resolved(self) -> Path:
+        """Return the folder as jobs find it, wherever they start."""
+        return self.path.resolve()
+
+    def prepare(self, console: Console | None = None) -> list[RunConfig]:
+        """Make the run folders that are missing; return all configurations in the order to launch them.
+
+        A folder of another configuration with which nothing was trained is set aside, and the console told.
+        Raises UserError where something was, and changes no folder then.
+        """
+        configs = self.require_same()
+        for config in configs:
+            folder = self.run_folder(config)
+            if difference := self._difference(config):
+                aside = self.path / REPLACED_NAME
+                aside.mkdir(exist_ok=True)
+                folder.rename(aside / f"{config.run}.{len(list(aside.glob(f'{config.run}.*'))) + 1}")
+                key, was, now = difference
+                text = f"{config.run}: {key} was {was!r}, with which nothing was trained; replaced by {now!r}"
+                if console:
+                    console.print(text, markup=False)
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700, exist_ok=True)
+                if not study_file.config_path(folder).exists():
+                    write_json_with_checksum(study_file.config_path(folder), config.model_dump(mode="json"))
+            except OSError as error:
+                raise UserError(f"the run folder {folder} cannot be made: {error}") from None
+        content = self.study.model_dump(mode="json")
+        history = read_history(self.path)
+        if history.totals:
+            content[HISTORY_KEY] = history.model_dump(mode="json")
+        write_json_with_checksum(self.path / study_file.STUDY_NAME, content)
+        return configs
+
+    def run_folder(self, config: RunConfig) -> Path:
+        return self.path / config.run
+
+    def recorded(self, config: RunConfig) -> RecordedRun:
+        """Read the record of a run and the state that it shows."""
+        return recorded_run(self.run_folder(config), config).of_known_format()
+
+    def all_recorded(self, configs: Sequence[RunConfig]) -> Iterator[RecordedRun]:
+        """Yield these runs, each as it is read, then those in the folder that are not among them."""
+        names = {config.run for config in configs}
+        yield from map(self.recorded, configs)
+        for path in study_file.list_run_folders(self.path):
+            if path.name not in names:
+                yield recorded_run(path, study_file.read_config(study_file.config_path(path)))
+
+    def require_same(self) -> list[RunConfig]:
+        """Return all runs in the order to launch them.
+
+        Raises UserError where a run that trained has another configuration than the study gives it.
+        """
+        configs = in_launch_order(self.study)
+        for config in configs:
+            folder = self.run_folder(config)
+            difference = self._difference(config)
+            if difference and not never_trained(folder):
+                key, was, now = difference
+                way_on = ""
+                if tuple(key.split(".")) in study_file.PATH_KEYS:
+                    way_on = (
+                        f"to go on with these runs, let {was} lead to the same images (a link will do) "
+                        f"and add --set {key}={was}; else "
+                    )
+                raise UserError(
+                    f"{study_file.config_path(folder)} holds another configuration: {key} is {was!r} there, "
+                    f"{now!r} in the study; {way_on}give this study another name (--name), or move "
+                    f"{self.path} away"
+                )
+        return configs
+
+    def _difference(self, config: RunConfig) -> tuple[str, object, object] | None:
+        """Return the first key with another value in the run folder, that value and the one of the study."""
+        path = study_file.config_path(self.run_folder(config))
+        recorded = study_file.read_config(path) if path.exists() else config
+        if recorded == config:
+            return None
+        before = flat_values(recorded)
+        after = flat_values(config)
+        key = next(key for key in after if before.get(key) != after[key])
+        return key, before.get(key), after[key]
+
+
+def open_study_folder(path: Path, study: StudyConfig) -> StudyFolder:
+    """Return the folder of a study; one that was renamed keeps the name that its runs were made with."""
+    recorded = study_file.recorded_study(path)
+    if recorded is not None and recorded.name != study.name:
+        study = study.model_copy(update={"name": recorded.name})
+    return StudyFolder(path, with_added_repeats(path, study))
+
+
+def with_added_repeats(path: Path, study: StudyConfig) -> StudyConfig:
+    """Return the study with the repeats that were added to it since its file was written."""
+    repeats = max([study.repeats, *read_history(path).totals])
+    return study.model_copy(update={"repeats": repeats})
+
+
+def in_launch_order(study: StudyConfig) -> list[RunConfig]:
+    """Return all runs repeat by repeat; within a repeat shuffled, the same way each time, unless `listed`.
+
+    A slow drift of the machine then affects all points alike.
+    """
+    configs = study.configs()
+    if study.order == "listed":
+        return configs
+    ordered: list[RunConfig] = []
+    for repeat, group in groupby(configs, key=lambda config: config.repeat):
+        block = list(group)
+        random.Random(f"{study.seed} {repeat}").shuffle(block)  # noqa: S311  (no secret depends on it)
+        ordered += block
+    return ordered
+
+
+def never_trained(folder: Path) -> bool:
+    """Return whether no attempt in this run folder trained an epoch or left a checkpoint, and none may yet.
+
+    A job of Slurm that is not known to be over may.
+    """
+    records = [path for path in (*attempt_records(folder), folder / RECORD_NAME) if path.exists()]
+    trained = any(each.epochs or each.results or each.damaged for each in map(read_record, records))
+    if trained or any(folder.glob(study_file.CHECKPOINTS)):
+        return False
+    submission = read_submission(folder)
+    states = judged({folder: submission}) if submission else ()
+    return not any(state.state in ACTIVE for _, state, _ in states)
+
+
+def logs_folder() -> Path:
+    return PROJECT / "logs"
+
+
+@contextmanager
+def locked(study: Path) -> Iterator[None]:
+    """Hold the lock of a study folder. Raises UserError where another process holds it."""
+    try:
+        study.mkdir(parents=True, exist_ok=True)
+        lock = open_to_append(study / LOCK_NAME)
+    except OSError as error:
+        raise UserError(f"the study folder {study} cannot be written: {error}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holders = _holders(study / LOCK_NAME)
+            found = f"another submission is working on {study}"
+            if not holders:
+                raise UserError(f"{found}, perhaps on another machine; wait for it to end") from None
+            named = ", ".join(f"{process} ({name})" for process, name in holders.items())
+            raise UserError(
+                f"{found}, or workers of one that was killed: processes {named} on {socket.gethostname()}; "
+                f"wait for their end, or: kill {next(iter(holders))}"
+            ) from None
+        except OSError:  # a file system without locks
+            with _claimed(study / CLAIM_NAME):
+                yield
+            return
+        os.set_inheritable(lock.fileno(), True)
+        yield
+
+
+@contextmanager
+def _claimed(claim: Path) -> Iterator[None]:
+    """Hold a file that only one process can create; it outlives a process that is killed."""
+    try:
+        with claim.open("x") as file:
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+    except FileExistsError:
+        raise UserError(
+            f"another submission, {claim.read_text()}, is working on {claim.parent}; "
+            f"if it has died, remove {claim}"
+        ) from None
+    try:
+        yield
+    finally:
+        claim.unlink()
+
+
+def is_at_work(study: Path) -> bool:
+    """Return whether a process of this machine holds the lock of this study."""
+    return bool(_holders(study / LOCK_NAME))
+
+
+def _holders(lock: Path) -> dict[int, str]:
+    """Return the processes of this machine that have the file open, the oldest first, with their names."""
+    holders = {}
+    for process in sorted(int(path.name) for path in Path("/proc").glob("[0-9]*")):
+        facts = Path("/proc", str(process))
+        with suppress(OSError):  # it has ended, or is another user's
+            if any(link.samefile(lock) for link in (facts / "fd").iterdir() if link.exists()):
+                holders[process] = (facts / "comm").read_text().strip()
+    holders.pop(os.getpid(), None)
+    return holders
+
+
+class CancelledError(UserError):
+    """The study was cancelled while a submission was at work on it. `left`: what that leaves to do, first."""
+
+    def __init__(self, study: Path, left: str = "") -> None:
+        super().__init__(
+            f"{left}{study.name} was cancelled meanwhile ({CALLED} cancel {study.name}): nothing more is "
+            "submitted; the same command goes on",
+            EXIT_RESUME,
+        )
+
+
+class Cancellation:
+    """Whether a study is cancelled after this was made, as a submission of it begins."""
+
+    def __init__(self, study: Path) -> None:
+        self.study = study
+        self.found = _mark(study)
+
+    def require_none(self) -> None:
+        """Raise CancelledError where the study was cancelled since."""
+        if _mark(self.study) != self.found:
+            raise CancelledError(self.study)
+
+    def take_back(self, slurm: Slurm, token: str, job: str) -> None:
+        """Cancel a job just queued, and raise CancelledError, where the study was cancelled meanwhile.
+
+        Where Slurm does not answer, the error names the job, which is still there.
+        """
+        try:
+            self.require_none()
+        except CancelledError:
+            try:
+                slurm.cancel(token)
+            except UnreachableError as error:
+                raise CancelledError(
+                    self.study,
+                    f"job {job} was queued meanwhile and is still there, since Slurm does not answer now: "
+                    f"{error}; cancel it again: {CALLED} cancel {self.study}\n",
+                ) from None
+            raise
+
+
+def mark_cancelled(study: Path) -> None:
+    """Let all submissions of this study that are at work stop. Raises OSError."""
+    write_atomically(study / MARK_NAME, f"{uuid4().hex}\n")
+
+
+def _mark(study: Path) -> bytes:
+    try:
+        return (study / MARK_NAME).read_bytes()
+    except FileNotFoundError:
+        return b""

@@ -1,0 +1,330 @@
+"""Validate what files say, and describe their keys by the JSON Schema of their model.
+
+Nothing is coerced, no key unknown. Errors, docs/study.md and `unet-scaling explain` say the same of a key.
+"""
+
+import argparse
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema
+
+from unet_scaling.base.errors import UserError
+from unet_scaling.base.texts import did_you_mean
+
+Schema = dict[str, Any]
+# What a value, and values, of each type are called in sentences.
+TYPE_WORDS = {
+    "integer": ("an integer", "integers"),
+    "number": ("a number", "numbers"),
+    "string": ("a text", "texts"),
+    "boolean": ("true or false", "values of true or false"),
+    "object": ("a table", "tables"),
+}
+# What others call a key.
+OTHER_NAMES = {"modules": "prologue", "module": "prologue", "walltime": "time", "nodes": "max_nodes"}
+LIMIT_WORDS = {
+    "exclusiveMinimum": "more than {}",
+    "minimum": "at least {}",
+    "exclusiveMaximum": "less than {}",
+    "maximum": "at most {}",
+    "maxLength": "at most {} characters",
+}
+# The last part of the path of a fault that lies in the name of a key, not in its value.
+NAME_ITSELF = "[key]"
+# As characters of a value that is shown.
+LONGEST_SHOWN = 80
+# A SHA-256, as hashlib writes it.
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class StrictModel(BaseModel):
+    """Base of all models of files: immutable, nothing coerced, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+AnyModel = TypeVar("AnyModel", bound=StrictModel)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file; raises UserError that says why it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}: line {line} is not UTF-8, as TOML has to be; save it as UTF-8") from None
+    except FileNotFoundError:
+        near = did_you_mean(str(path), [str(file) for file in path.parent.glob(f"*{path.suffix}")])
+        raise UserError(f"{path} does not exist{'; ' if near else ''}{near}".rstrip()) from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder; name a TOML file in it") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+
+
+# As in "2,repeats=1": meant for two keys.
+ANOTHER_SETTING = re.compile(r",\s*[a-z_.]+=")
+
+
+def setting(text: str) -> tuple[str, object]:
+    """Return `training.epochs=3` as ("training.epochs", 3): the value is TOML, or else a plain text."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not TABLE.KEY=VALUE")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except (ValueError, RecursionError):
+        if ANOTHER_SETTING.search(value):
+            raise argparse.ArgumentTypeError(
+                f"{text!r}: repeat the option for each key, or quote a text"
+            ) from None
+        return key, tomllib.loads(f"value = {json.dumps(value)}")["value"]
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add the option that replaces values of a study."""
+    what = "replace a value of the study, e.g. training.epochs=3 (may be repeated)"
+    parser.add_argument(
+        "--set", action="append", default=[], type=setting, metavar="TABLE.KEY=VALUE", help=what
+    )
+
+
+def positive(text: str) -> int:
+    """Return a number of at least 1 from the command line."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: a number of at least 1")
+    return int(text)
+
+
+def counts(text: str) -> list[int]:
+    """Return the worker counts of "8,14", ascending, from the command line."""
+    words = [word.strip() for word in text.split(",")]
+    found = sorted({int(word) for word in words if word.isdecimal()})
+    if len(found) < len(words) or found[0] < 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: different numbers, such as 1,2,8")
+    return found
+
+
+def flat_values(model: StrictModel, prefix: str = "") -> dict[str, object]:
+    """Return the values of a model by dotted keys; ten times as fast as `model_dump`."""
+    values: dict[str, object] = {}
+    for key, value in vars(model).items():
+        if isinstance(value, StrictModel):
+            values |= flat_values(value, f"{prefix}{key}.")
+        else:
+            values[prefix + key] = value
+    return values
+
+
+def validated(model: type[AnyModel], content: object, source: str) -> AnyModel:
+    """Return `content` as a `model`; raises UserError with one line for each key that is wrong."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise UserError(user_message(source, fault_lines(model, error))) from None
+
+
+def user_message(source: str, lines: Iterable[str]) -> str:
+    """Return the text of an error that lists what is wrong with a file, each fault once."""
+    return f"{source}: " + "\n       ".join(dict.fromkeys(lines))
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Words for a constraint of a type that would else be shown as a regular expression."""
+
+    words: str
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> Schema:
+        return handler(core) | {"words": self.words}
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a file, with its default and a line that sets it, both as TOML writes them."""
+
+    table: str
+    name: str
+    allowed: str
+    default: str | None
+    required: bool
+    meaning: str
+    example: str
+
+    @property
+    def dotted(self) -> str:
+        return f"{self.table}.{self.name}".removeprefix(".")
+
+
+@cache
+def described(model: type[BaseModel]) -> Schema:
+    """Return the JSON Schema of a file, with what it refers to in place of each reference."""
+    schema = model.model_json_schema()
+    return dict(_resolved(schema, schema.get("$defs", {})))
+
+
+def _resolved(content: Any, definitions: Schema) -> Any:  # noqa: ANN401  (the same kind of JSON)
+    if isinstance(content, list):
+        return [_resolved(each, definitions) for each in content]
+    if not isinstance(content, dict):
+        return content
+    if "$ref" in content:
+        content = definitions[content["$ref"].rpartition("/")[2]] | content
+    return {
+        key: _resolved(each, definitions) for key, each in content.items() if key not in ("$ref", "$defs")
+    }
+
+
+def keys(model: type[BaseModel]) -> list[Key]:
+    """Return the keys of a file in the order of its model, those outside of tables first."""
+    tables = {"": described(model)}
+    tables |= {name: each for name, each in tables[""]["properties"].items() if "properties" in each}
+    return [
+        _key(table, name, each, name in schema.get("required", ()))
+        for table, schema in tables.items()
+        for name, each in schema["properties"].items()
+        if table or name not in tables
+    ]
+
+
+def _key(table: str, name: str, schema: Schema, required: bool) -> Key:
+    default = schema.get("default")
+    # Without an example of its own, another choice than the default shows more than the default.
+    values = choices(schema) or ([True, False] if allowed(schema) == TYPE_WORDS["boolean"][0] else [])
+    other = next((value for value in values if value != default), default)
+    example = schema.get("examples", [other])[0]
+    return Key(
+        table=table,
+        name=name,
+        allowed=allowed(schema),
+        default=as_toml(default),
+        required=required,
+        meaning=schema.get("description", ""),
+        example="" if example is None else f"{name} = {as_toml(example)}",
+    )
+
+
+def branches(schema: Schema) -> list[Schema]:
+    """Return the alternatives of a schema, each without any; null, which TOML cannot write, is left out."""
+    inner = schema.get("anyOf") or schema.get("oneOf")
+    if inner:
+        return [branch for each in inner for branch in branches(each)]
+    return [] if schema.get("type") == "null" else [schema]
+
+
+def choices(schema: Schema) -> list[Any]:
+    """Return the values that a schema allows, where it lists them."""
+    return [
+        value
+        for each in branches(schema)
+        for value in each.get("enum", [each["const"]] if "const" in each else ())
+    ]
+
+
+def allowed(schema: Schema) -> str:
+    """Return the values that a schema allows, in words; empty where they cannot be said."""
+    # Of a value that may also be a list of such values, an axis, the list is not said each time.
+    found = branches(schema)
+    found = [each for each in found if each.get("type") != "array"] or found
+    kinds = dict.fromkeys(filter(None, map(_words, found)))
+    return ", ".join([" or ".join(kinds), *_limits(found)]) if kinds else ""
+
+
+def _words(schema: Schema) -> str:
+    if "words" in schema:
+        return str(schema["words"])
+    values = [repr(value) for value in choices(schema)]
+    if values:
+        return " or ".join(filter(None, [", ".join(values[:-1]), values[-1]]))
+    if schema.get("type") == "array":
+        return f"a list of {_item_words(schema['items'])}"
+    return TYPE_WORDS.get(schema.get("type", ""), ("", ""))[0]
+
+
+def _item_words(items: Schema) -> str:
+    if "words" in items:
+        return f"texts, each {items['words']}"
+    kind = allowed(items) if choices(items) else TYPE_WORDS.get(items.get("type", ""), ("", "values"))[1]
+    return ", ".join([kind, *_limits([items])])
+
+
+def _limits(found: Sequence[Schema]) -> list[str]:
+    limits = {name: each[name] for each in found for name in LIMIT_WORDS if name in each}
+    return [text.format(limits[name]) for name, text in LIMIT_WORDS.items() if name in limits]
+
+
+def as_toml(value: object) -> str | None:
+    """Return a value as TOML writes it; None, which TOML has no word for, stays None."""
+    if isinstance(value, dict):
+        pairs = ", ".join(f"{key} = {as_toml(each)}" for key, each in value.items())
+        return f"{{ {pairs} }}" if pairs else "{}"
+    return None if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def fault_lines(model: type[BaseModel], error: ValidationError) -> list[str]:
+    """Return a line for each fault of a content that should have been of this model."""
+    return [_line(described(model), dict(fault)) for fault in error.errors()]
+
+
+def _line(schema: Schema, fault: dict[str, Any]) -> str:
+    path = list(fault["loc"])
+    unknown = [path.pop()] if fault["type"] == "extra_forbidden" else []
+    parts: list[str] = []
+    found = parent = schema
+    for part in path:
+        below = next(filter(None, (_below(branch, part) for branch in branches(found))), None)
+        if part == NAME_ITSELF:
+            found = parent.get("propertyNames", {})
+        elif below is not None:
+            parent, found = found, below
+            parts.append(f"[{part}]" if isinstance(part, int) else f".{part}")
+        elif "properties" in found or not found:  # a key that no file holds, such as one that another sets
+            found = {}
+            parts.append(f".{part}")
+        # Else no part of the file, but which branch of a union pydantic took.
+    place = "".join(parts).removeprefix(".")
+    key = ".".join(filter(None, [place, *unknown]))
+    wrong = _unknown_key(schema, found, place, *unknown) if unknown else _what_is_wrong(found, fault)
+    return f"{key}: {wrong}" if key else wrong
+
+
+def _below(schema: Schema, part: str | int) -> Schema | None:
+    """Return the schema of a value in a list or table; None where there is none of this place or name."""
+    if isinstance(part, int):
+        return schema.get("items")
+    named = [schema.get("properties", {}).get(part), *schema.get("patternProperties", {}).values()]
+    return next(
+        (each for each in (*named, schema.get("additionalProperties")) if isinstance(each, dict)), None
+    )
+
+
+def _unknown_key(schema: Schema, table: Schema, place: str, name: str) -> str:
+    tables = {other: each.get("properties", {}) for other, each in schema["properties"].items()}
+    elsewhere = [f"{other}.{name}" for other, names in tables.items() if name in names]
+    near = f"did you mean {' or '.join(elsewhere)}?" if elsewhere else did_you_mean(name, table["properties"])
+    if OTHER_NAMES.get(name) in table["properties"]:
+        near = f"did you mean {OTHER_NAMES[name]}?"
+    return f"unknown key; {near or f'unet-scaling explain {place} lists those known'}".rstrip()
+
+
+def _what_is_wrong(schema: Schema, fault: dict[str, Any]) -> str:
+    text = repr(fault["input"])
+    shown = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+    if fault["type"] == "value_error":  # raised by a validator of our own, which names the value
+        return str(fault["msg"].removeprefix("Value error, "))
+    if fault["type"] == "too_short":
+        return f"found {shown}; at least one value is needed"
+    wanted = f"allowed: {allowed(schema)}" if allowed(schema) else str(fault["msg"])
+    if fault["type"] == "missing":
+        return f"missing; {wanted}"
+    return f"found {shown}; {did_you_mean(str(fault['input']), list(map(str, choices(schema))))}{wanted}"

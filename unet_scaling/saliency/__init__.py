@@ -1,0 +1,1 @@
+"""Saliency maps: what in an image a trained network answers to."""
