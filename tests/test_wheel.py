@@ -118,7 +118,7 @@ def test_an_installed_command_trains_and_reports_in_any_folder_without_its_optio
     for words, asked_by, part in (
         (("-m", "unet_scaling", "profile", "tiny.toml"), "unet-scaling profile", "profile"),
         (("-m", "unet_scaling", "doctor", "--local"), "unet-scaling doctor", "doctor"),
-        (("-c", EXPLAIN), "saliency.method", "explain"),
+        (("-c", EXPLAIN), "saliency.method", "saliency"),
         (("-c", EMULATE), "emulation.compute", "emulation"),
         (("-c", STRATEGY), "strategy", "strategies"),
     ):
