@@ -27,16 +27,15 @@ repeated at any time: runs that are not complete are left out and listed.
 """
 
 import argparse
+import importlib
 import sys
 from pathlib import Path
 
-from analysis.compare import command as compare_command
-from analysis.predict import command as predict_command
 from unet_scaling.base.command_line import CommandLine, named_folder
-from unet_scaling.base.errors import UserError, run_program
+from unet_scaling.base.errors import UserError, optional_part, run_program
 
 # As the first argument; a study folder of such a name is given as ./compare.
-OTHER_COMMANDS = {"compare": compare_command.main, "predict": predict_command.main}
+OTHER_COMMANDS = ("compare", "predict")
 # Options that state what the records of a study hold, and older logs do not.
 REFERENCE_OPTIONS = ("images", "batch", "names")
 # Of what the numbers of a table are.
@@ -50,9 +49,11 @@ WORKS = {
 def main(arguments: list[str] | None = None) -> int:
     """Write and print the report, comparison or prediction that the command line asks for."""
     given = sys.argv[1:] if arguments is None else arguments
-    other = OTHER_COMMANDS.get(given[0]) if given else None
-    if other:
-        return other(given[1:])
+    if given and given[0] in OTHER_COMMANDS:
+        with optional_part(given[0]):
+            command = importlib.import_module(f"analysis.{given[0]}.command")
+        code: int = command.main(given[1:])
+        return code
     options = command_line().parse_args(given)
     _require_fitting(options)
     # Only now: --help and a wrong option need not wait for pandas and matplotlib.

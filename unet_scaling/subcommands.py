@@ -14,7 +14,7 @@ from unet_scaling.base.errors import EXIT_OK, EXIT_USAGE, UserError, exit_codes_
 from unet_scaling.base.texts import COMMAND, did_you_mean
 
 # The module of each, and what it does.
-SUBCOMMANDS = {
+_OF_FULL_CHECKOUT = {
     "check": ("slurm.commands.check", "try the installation, and what a study or cluster file needs"),
     "new": ("slurm.commands.new", "write a study and a cluster file for this machine or cluster"),
     "data": ("unet_scaling.data.__main__", "verify, fetch or make images"),
@@ -31,6 +31,12 @@ SUBCOMMANDS = {
     "predict": ("analysis.predict.command", "predict larger worker counts before they are measured"),
     "explain": ("slurm.commands.explain", "explain a key of a study or cluster file"),
     "completion": ("unet_scaling.completion", "print what lets bash or zsh complete this command"),
+}
+# A capability that was taken away has no command.
+SUBCOMMANDS = {
+    name: (module, about)
+    for name, (module, about) in _OF_FULL_CHECKOUT.items()
+    if (CODE_FOLDER / module.replace(".", "/")).with_suffix(".py").exists()
 }
 USAGE = f"""\
 usage: {COMMAND} COMMAND [options]
@@ -62,9 +68,9 @@ def main() -> int | None:
 
 def module_of(name: str) -> Any:  # noqa: ANN401  (a module, each with a `main` of its own)
     """Return the module of this subcommand; raises UserError with the nearest for an unknown one."""
-    if name in SUBCOMMANDS:
+    if name in _OF_FULL_CHECKOUT:
         with optional_part(f"{COMMAND} {name}"):
-            return importlib.import_module(SUBCOMMANDS[name][0])
+            return importlib.import_module(_OF_FULL_CHECKOUT[name][0])
     hint = did_you_mean(name, SUBCOMMANDS)
     if name.endswith(".toml"):
         hint = f"did you mean {COMMAND} run {name}, or submit? "

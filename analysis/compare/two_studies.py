@@ -4,9 +4,10 @@ Settings, software, machine and data are equal, or have both values. Speeds are 
 disturbed, at once, chosen, or the same in both studies. IoU of other test images is not compared.
 """
 
+import importlib
 import math
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,12 +27,11 @@ from analysis.judge.launch_checks import (
 from analysis.numbers.contrast import PointPair, point_name, with_clocks
 from analysis.numbers.iou import COUNTS
 from analysis.numbers.stats import kept_though_disturbed
-from analysis.older_logs.logs import load_reference
 from analysis.read.load import FINAL_FATES, load_study
 from analysis.read.options import OPERATIONAL, flat_options, labels, shown
 from analysis.study import NOT_RECORDED, POINT, Score, Study
 from analysis.text import clean, count, first_of
-from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.base.errors import EXIT_BAD_DATA, UserError, optional_part
 from unet_scaling.base.texts import CALLED
 from unet_scaling.format.facts import FACTS, setting_facts, values_of, version_facts
 from unet_scaling.format.record_lines import Header
@@ -94,7 +94,11 @@ def read_side(letter: Letter, folder: Path) -> StudySide:
     """
     # Logs beside records lie in the folders of their runs.
     is_older = folder.is_dir() and any(folder.glob("log_*.csv"))
-    study = load_reference(folder) if is_older else load_study(folder)
+    read: Callable[[Path], Study] = load_study
+    if is_older:
+        with optional_part(f"{letter} = {folder}"):
+            read = importlib.import_module("analysis.older_logs.logs").load_reference
+    study = read(folder)
     if study.runs.empty and len(study.subject.runs):
         played = study.played is not None
         runs = "played runs only (training.plays)" if played else "no run with an epoch after the warm-up"

@@ -12,8 +12,6 @@ from analysis.figures.frame import MOST_OPTIONS, Chart, Inputs, drawn_series
 from analysis.figures.kinds import Forest, Line, ShareCurve, Stack, TrainingCurve
 from analysis.figures.style import LINE_STYLES
 from analysis.numbers.contrast import HOROVOD_FASTER, NATIVE_FASTER
-from analysis.played.quality import kept_farthest_first, kept_ious
-from analysis.strategies.comparison import CLAIMS, changed_options
 from analysis.study import COMPARED, CONFIDENCE, ENDS, FEWEST_REPEATS, NAMES, POINT, Score, Study, bounded
 from unet_scaling.base.texts import score_title
 
@@ -171,8 +169,7 @@ def _strategies(inputs: Inputs) -> list[Chart]:
     scores = {f"iou_{name}": table[name] for name in bounded("difference")}
     rows = table.assign(
         **scores,
-        options=list(map(changed_options, table["options"], table["against"])),
-        claimed=table["outcome"].isin(CLAIMS),
+        options=table["changed"],
         iou_claimed=table["non_inferior"].isin(("yes", "no")),
     )
     return study_forests(rows, inputs.study.score, "averaged gradients", "strategy")
@@ -240,7 +237,7 @@ def training_curves(study: Study) -> pd.DataFrame:
 def _quality(inputs: Inputs) -> list[Chart]:
     """Return the score over the workers of each set of options with played runs, the best ones first."""
     played, study, margin = inputs.report.played.points, inputs.study, inputs.study.criteria.iou_margin
-    options = list(kept_farthest_first(kept_ious(played))) if len(played) else []
+    options = inputs.report.played.best_options if len(played) else []
     if not options:
         return []
     place = played["options"].map({name: number for number, name in enumerate(options)})

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 
@@ -34,15 +36,23 @@ from analysis.numbers.contrast import (
 )
 from analysis.numbers.iou import iou_between_frameworks, iou_table, task_scores
 from analysis.numbers.points import cost_table, interval_notes, summarise, target_of, unequal_work
-from analysis.played.quality import PlayedQuality, played_quality, with_played
-from analysis.predict.forecast import score_table
-from analysis.predict.speed import extrapolate, request_sentences, request_table
-from analysis.saliency.findings import SaliencyFindings, maps_answer, saliency_findings
-from analysis.strategies.comparison import strategy_axes, strategy_sentence, strategy_table
-from analysis.study import COMPARED, Study
+from analysis.study import COMPARED, POINT, Study
 from analysis.text import after, labelled, lines, restriction_notes, series_name
+from unet_scaling.base.errors import UserError, optional_module
 from unet_scaling.base.parallel import parallel_map
 
+# Capabilities that a checkout may lack: of each, what the report asks it.
+PLAYED = optional_module("analysis.played.quality")
+SPEED_PREDICTION = optional_module("analysis.predict.speed")
+FORECAST = optional_module("analysis.predict.forecast")
+SALIENCY = optional_module("analysis.saliency.findings")
+STRATEGIES = optional_module("analysis.strategies.comparison")
+NO_ROWS = pd.DataFrame(columns=POINT)
+# What a capability finds that is not there.
+NOTHING = SimpleNamespace(
+    is_empty=True, points=NO_ROWS, plan=NO_ROWS, runs=NO_ROWS, faithful=NO_ROWS, curves=NO_ROWS,
+    kept=[], notes=[], sentences={}, warnings=[],
+)  # fmt: skip
 # From here on, starting processes takes less time than they save.
 MANY_RUNS = 500
 
@@ -144,28 +154,38 @@ class Report(Judged):
     budget: pd.DataFrame
     differences: pd.DataFrame
     network: pd.DataFrame
-    played: PlayedQuality
+    played: Any
     scores: pd.DataFrame
     task_scores: pd.DataFrame
     gpus: pd.DataFrame
     request: pd.DataFrame
-    saliency: SaliencyFindings
+    saliency: Any
 
     @cached_property
     def request_sentences(self) -> list[str]:
         """Return what to know before asking for nodes; nothing of scripts."""
-        if not self.study.kind.compares:
+        if not self.study.kind.compares or not SPEED_PREDICTION:
             return []
         words = self.study.kind.restricted
         return [
             labelled(options, after(words, self.doubted(text, options)))
-            for options, text in request_sentences(self.study, self.request)
+            for options, text in SPEED_PREDICTION.request_sentences(self.study, self.request)
         ]
+
+    @cached_property
+    def score_notes(self) -> list[str]:
+        """Return how good the predictions were that were written before their runs."""
+        return [*FORECAST.score_notes(self.scores)] if len(self.scores) else []
 
     @cached_property
     def strategies(self) -> pd.DataFrame:
         """Return what strategies of exchange gain and cost; no row of scripts."""
-        return strategy_table(self.study, self.budget)
+        return STRATEGIES.strategy_table(self.study, self.budget) if STRATEGIES else NO_ROWS
+
+    @cached_property
+    def strategy_sentence(self) -> str:
+        """Return what each strategy gains and costs; empty where there is none."""
+        return STRATEGIES.strategy_sentence(self.study, self.strategies) if len(self.strategies) else ""
 
     @cached_property
     def slower(self) -> dict[str, str]:
@@ -180,17 +200,16 @@ class Report(Judged):
         else:
             causes = main_causes(self.diagnoses, self.budget)
             found = answers_of(self.recommendations, self.trust, causes, self.slower)
-            answers = with_played(found, self.played)
+            answers = PLAYED.with_played(found, self.played) if PLAYED else found
         if self.study.subject is self.study.maps_only:
-            answers = [maps_answer(self.saliency)]
+            answers = [SALIENCY.maps_answer(self.saliency)]
         return as_restricted(answers, self.study)
 
     @property
     def compared_options(self) -> str:
         """Return the line over the answers of several sets of options; empty for one set."""
-        strategies = strategy_sentence(self.study, self.strategies)
-        told = [strategies]
-        if not strategies or set(self.study.axes) != set(strategy_axes(self.study)):
+        told = [self.strategy_sentence]
+        if not told[0] or set(self.study.axes) != set(STRATEGIES.strategy_axes(self.study)):
             told.append(compared_options(self.recommendations))
         line = "; ".join(filter(None, told))
         return self.doubted(line) if line else ""
@@ -245,8 +264,9 @@ def judge(study: Study) -> Judged:
 
 def make_report(study: Study) -> Report:
     """Return the report of a study. Pure: nothing is read or written."""
+    _require_capability(study)
     judged = judge(study)
-    predictions, prediction_notes = extrapolate(study)
+    predictions, prediction_notes = SPEED_PREDICTION.extrapolate(study) if SPEED_PREDICTION else (NO_ROWS, [])
     return Report(
         **{field.name: getattr(judged, field.name) for field in fields(Judged)},
         predictions=predictions,
@@ -254,13 +274,20 @@ def make_report(study: Study) -> Report:
         budget=budget_table(study),
         differences=difference_table(study, judged.comparisons),
         network=network_table(study),
-        played=played_quality(study, judged.points),
-        scores=score_table(study),
+        played=PLAYED.played_quality(study, judged.points) if PLAYED else NOTHING,
+        scores=FORECAST.score_table(study) if FORECAST else NO_ROWS,
         task_scores=task_scores(study.subject),
         gpus=gpu_table(study),
-        request=request_table(study, judged.points),
-        saliency=saliency_findings(study),
+        request=SPEED_PREDICTION.request_table(study, judged.points) if SPEED_PREDICTION else NO_ROWS,
+        saliency=SALIENCY.saliency_findings(study) if SALIENCY else NOTHING,
     )
+
+
+def _require_capability(study: Study) -> None:
+    """Raise UserError where all that a study has is of a capability that this checkout lacks."""
+    for part, capability, name in ((study.played, PLAYED, "played"), (study.maps_only, SALIENCY, "saliency")):
+        if part is not None and part is study.subject and not capability:
+            raise UserError(f"the runs of {study.name} need analysis/{name}, which this checkout lacks")
 
 
 def _made(study: Study, make: Callable[[Study], pd.DataFrame]) -> pd.DataFrame:

@@ -32,7 +32,6 @@ from analysis.numbers.iou import (
 )
 from analysis.numbers.points import target_of
 from analysis.numbers.stats import NOT_NEGATIVE, UNKNOWN_INTERVAL, median_intervals
-from analysis.predict.speed import UNSEEN_LINK, all_series
 from analysis.read.options import OPERATIONAL, flat_options
 from analysis.study import (
     ENDS,
@@ -47,6 +46,7 @@ from analysis.study import (
     bounded,
 )
 from analysis.text import Row, capitalised, count, device_of, lines, listed, series_name
+from unet_scaling.base.errors import optional_module
 
 # From what a recommendation stops at to what it goes on with.
 LossVerdict = Literal["diverges", "loss", "not judged", "undecided", "no loss", "baseline"]
@@ -248,6 +248,16 @@ class PlayedQuality:
     kept: list[KeptIou]
     sentences: dict[str, str]
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether the study has no played run."""
+        return self.study.played is None
+
+    @property
+    def best_options(self) -> list[str]:
+        """Return the sets of options with played runs, those that keep the score farthest first."""
+        return list(kept_farthest_first(self.kept))
+
 
 def played_quality(study: Study, summary: pd.DataFrame) -> PlayedQuality:
     """Return what the played runs of a study say; `summary` is the table of `points.summarise`."""
@@ -281,6 +291,8 @@ SPEED_NEUTRAL = frozenset((
 ))  # fmt: skip
 
 
+# A checkout may lack it: then speeds are those that were measured.
+_PREDICTION = optional_module("analysis.predict.speed")
 # Images per second with their interval; measured, predicted or neither; and what the speed lacks.
 _Speed = tuple[Sequence[float], str, str]
 
@@ -302,7 +314,8 @@ class RealSpeeds:
         self.real = [tuple(map(str, key)) for key in study.runs[SERIES].drop_duplicates().to_numpy()]
         known = points[points["images_per_second"].notna()].to_dict("records")
         self.measured = {tuple(row[name] for name in POINT): row for row in known}
-        self.series = {each.key: each for each in all_series(study) if not each.why_unpredictable}
+        series = _PREDICTION.all_series(study) if _PREDICTION else []
+        self.series = {each.key: each for each in series if not each.why_unpredictable}
 
     def at(self, series: tuple[str, ...], workers: int) -> _Speed:
         """Return the speed of a series (options, framework, knobs), or of one as fast, at so many workers."""
@@ -319,7 +332,9 @@ class RealSpeeds:
                 known = self.series[key]
                 forecast = known.fitted.at(known.counts.at(workers), known.work)
                 within_one_node = bool((known.counts.nodes == 1).all())
-                unseen = f"{UNSEEN_LINK}: it holds within one node only" if within_one_node else ""
+                unseen = (
+                    f"{_PREDICTION.UNSEEN_LINK}: it holds within one node only" if within_one_node else ""
+                )
                 return forecast.throughputs, "predicted", unseen
         return [NAN] * len(ENDS), "", NO_SPEED
 

@@ -1,7 +1,5 @@
 """Write the page: one HTML file that needs nothing else, no script and no network."""
 
-import base64
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,13 +9,10 @@ from analysis.figures.svg import DrawnFigure
 from analysis.judge.answer import Answer
 from analysis.judge.decide import Kind
 from analysis.kinds.assemble import Report
-from analysis.predict.forecast import score_notes
 from analysis.report.columns import TABLES, grids
 from analysis.report.exports import origin_line, origins, reproduction
 from analysis.report.tables import words_of
-from analysis.saliency.findings import Areas, areas_of, gain
-from analysis.strategies.comparison import strategy_sentence
-from analysis.study import POINT, Explained, Study
+from analysis.study import POINT, Study
 from analysis.text import (
     Row,
     chart_number,
@@ -33,10 +28,8 @@ from analysis.text import (
     series_name,
 )
 from unet_scaling.base.errors import UserError
-from unet_scaling.base.files import read_json_with_checksum, read_regular
-from unet_scaling.base.texts import score_title
+from unet_scaling.base.files import read_json_with_checksum
 from unet_scaling.format.record_lines import PICTURES_NAME, Pictures, SamplePicture
-from unet_scaling.format.saliency import SaliencyFile, SaliencyScore
 
 # The anchor of the first screen, above the sections.
 MAIN = "main"
@@ -105,10 +98,6 @@ def _runs_line(study: Study, repeats: "pd.Series[int]") -> str:
 
 # More remarks or runs left out than this are folded, or left to the tables: nobody reads on.
 MOST_REMARKS = 12
-# Images shown of the best, and as many of the worst.
-MOST_IMAGES = 3
-# By which an image is the best or the worst: that of the two on which both prediction and region count.
-RANKED_BY: SaliencyScore = "iou"
 
 Values = dict[str, Any]
 
@@ -123,7 +112,7 @@ def sections(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> It
     speed = len(study.runs) > 0
     compared = speed and study.kind.compares
     learns = not study.kind.unlearned
-    played = study.played is not None and learns
+    played = learns and not report.played.is_empty
     seen = seen_rows(study) if learns else []
     shown = {
         "points": speed,
@@ -152,7 +141,7 @@ def sections(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> It
         if name in DOUBTED:
             told = [*map(report.doubted, told[:1]), *told[1:]]
         found = [sentence(text) for text in told]
-        gallery = _gallery(report) if name == "saliency" else None
+        gallery = report.saliency.gallery if name == "saliency" else None
         if name == "seen":
             gallery = {"run": "", "rows": seen}
         section = {
@@ -229,59 +218,14 @@ def _fairness(report: Report) -> list[str]:
     return [f"{met} of {count(len(report.fairness), 'requirement')} met"]
 
 
-def _gallery(report: Report) -> Values | None:
-    """Return the pictures of the first run that has some of images with curves; None where no run has."""
-    study = report.saliency.study
-    for run in study.runs["run"]:
-        explained = study.explained.get(run)
-        rows = list(_pictures(explained)) if explained else []
-        if explained and any(source for _, pictures in rows for source, *_ in pictures):
-            images = len(areas_of(explained, RANKED_BY))
-            return {"run": run, "images": images, "rows": rows, "score": score_title(RANKED_BY)}
-    return None
-
-
-def _pictures(explained: Explained) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
-    """Yield the best and the worst images, the best first, each with (source, title, numbers) of pictures."""
-    areas = {score: areas_of(explained, score) for score in explained.manifest.scores}
-    ranked = areas.get(RANKED_BY, {})
-    order = sorted(ranked, key=lambda position: -gain(ranked[position], "deletion"))
-    kept = order if len(order) <= 2 * MOST_IMAGES else [*order[:MOST_IMAGES], *order[-MOST_IMAGES:]]
-    for position in kept:
-        image = explained.manifest.images[position]
-        pictures = [(_source(explained, image.pictures.get(name)), name, "") for name in ("image", "truth")]
-        for score in (score for score, found in areas.items() if position in found):
-            source = _source(explained, image.overlays.get(score))
-            pictures.append((source, f"map of {score_title(score)}", _numbers(areas[score][position])))
-        yield clean(image.image), pictures
-
-
-def _numbers(areas: Areas) -> str:
-    deletion, random_deletion, insertion, random_insertion = (
-        chart_number(area, ".2f") for area in areas.values()
-    )
-    return f"deletion {deletion} ({random_deletion}), insertion {insertion} ({random_insertion})"
-
-
-def _source(explained: Explained, file: SaliencyFile | None) -> str:
-    """Return a picture as a data URL; empty where it is not there, or not the one of the manifest."""
-    try:
-        content = read_regular(explained.folder / file.file) if file else b""
-    except OSError:
-        return ""
-    if not file or hashlib.sha256(content).hexdigest() != file.sha256:
-        return ""
-    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
-
-
 # What each section finds; the others have tables and figures alone.
 FOUND: Mapping[str, Callable[[Report], Sequence[str]]] = {
     "against": lambda report: [outcomes_of(report.comparisons)],
-    "strategies": lambda report: [strategy_sentence(report.study, report.strategies)],
+    "strategies": lambda report: [report.strategy_sentence],
     "budget": _budget,
     "cost": lambda report: report.targets,
     "request": lambda report: report.request_sentences,
-    "prediction": lambda report: [*score_notes(report.scores), *report.prediction_notes],
+    "prediction": lambda report: [*report.score_notes, *report.prediction_notes],
     "played": _played,
     "saliency": lambda report: [*report.saliency.warnings, *report.saliency.sentences],
     "fairness": _fairness,

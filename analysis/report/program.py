@@ -2,6 +2,7 @@
 
 import argparse
 import gc
+import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,6 @@ from analysis.figures.svg import DrawnFigure, picture
 from analysis.judge.answer import study_file_name
 from analysis.judge.decide import Kind
 from analysis.kinds.assemble import Report, make_report
-from analysis.older_logs.logs import arm_names, epoch_work, load_reference
 from analysis.read.load import load_study
 from analysis.report.columns import TABLES, table_files
 from analysis.report.exports import (
@@ -31,10 +31,9 @@ from analysis.report.exports import (
 from analysis.report.page import MAIN, report_page, which_framework
 from analysis.report.tables import Column, number_column
 from analysis.study import COMPARED, Study, names_of
-from analysis.tables_of_others.csv_table import load_csv
 from analysis.text import clean, labelled
 from unet_scaling.base.console import CleanConsole
-from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_OK, UserError
+from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_OK, UserError, optional_part
 from unet_scaling.base.files import READABLE, write_atomically
 from unet_scaling.base.parallel import parallel_map
 
@@ -126,10 +125,14 @@ def report_study(options: argparse.Namespace) -> int:
     if options.csv not in (None, "-") and Path(options.csv).resolve().parent == folder.resolve():
         raise UserError(f"--output {folder} holds {options.csv} itself; name a folder of its own")
     if options.csv:
-        study = load_csv(options.csv, dict(options.column), options.work, dict(options.where))
+        with optional_part("report --csv"):
+            tables = importlib.import_module("analysis.tables_of_others.csv_table")
+        study: Study = tables.load_csv(options.csv, dict(options.column), options.work, dict(options.where))
     elif options.reference:
-        names = names_of() if options.names is None else arm_names(options.names)
-        study = load_reference(source, epoch_work(options.images, options.batch), names)
+        with optional_part("report --reference"):
+            logs = importlib.import_module("analysis.older_logs.logs")
+        names = names_of() if options.names is None else logs.arm_names(options.names)
+        study = logs.load_reference(source, logs.epoch_work(options.images, options.batch), names)
     else:
         study = load_study(source)
     if study.subject.runs.empty:

@@ -10,6 +10,7 @@ other trainings give, only other runs can tell.
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,11 +20,13 @@ from analysis.judge.answer import COST_TITLE, Answer
 from analysis.judge.trust import Tile
 from analysis.numbers.points import summarise
 from analysis.numbers.stats import SHARE, launches_of, median_intervals, share_interval
+from analysis.saliency.areas import AREAS, areas_of, areas_under, gain
+from analysis.saliency.gallery import gallery_of
 from analysis.study import CONFIDENCE, NAN, POINT, Array, Explained, Study, bounded
 from analysis.text import bracketed, count, first_of, labelled, percent
 from unet_scaling.base.texts import score_title
 from unet_scaling.format.record_lines import Header, SaliencyPhases
-from unet_scaling.format.saliency import Faithfulness, SaliencyScore
+from unet_scaling.format.saliency import SaliencyScore
 
 _PHASES = tuple(SaliencyPhases.model_fields)
 _SHARES = tuple(f"{phase}_share" for phase in _PHASES)
@@ -37,7 +40,6 @@ _POINT_COLUMNS = (
     *bounded("maps_per_second", "speedup", "efficiency"), "peak_bytes", "unknown",
 )  # fmt: skip
 _KINDS = ("deletion", "insertion")
-AREAS = ("deletion_area", "random_deletion_area", "insertion_area", "random_insertion_area")
 FAITHFUL_COLUMNS = (
     "run", *POINT, "repeat", "score", "images", *AREAS,
     *(f"{kind}_{name}" for kind in _KINDS for name in ("better", "share", "share_low", "share_high")),
@@ -81,6 +83,11 @@ class SaliencyFindings:
     def is_empty(self) -> bool:
         """Return whether no run has made maps."""
         return self.runs.empty
+
+    @property
+    def gallery(self) -> dict[str, Any] | None:
+        """Return the pictures of a run; None where no run has any."""
+        return gallery_of(self.study)
 
 
 def saliency_findings(study: Study) -> SaliencyFindings:
@@ -168,31 +175,6 @@ def _point_table(maps: Study, runs: pd.DataFrame) -> pd.DataFrame:
     return points.merge(details, on=POINT, how="left")[list(_POINT_COLUMNS)]
 
 
-# The areas under the curves of one image and score: AREAS.
-Areas = Mapping[str, float]
-
-
-def _areas(curves: Faithfulness, shares: Sequence[float]) -> Areas:
-    """Return the areas under curves that have a score at each of these shares of the pixels."""
-    return {name: float(np.trapezoid(getattr(curves, name.removesuffix("_area")), shares)) for name in AREAS}
-
-
-def gain(areas: Areas, kind: str) -> float:
-    """Return by how much the map's order deletes, or inserts, better than random order."""
-    better = areas[f"random_{kind}_area"] - areas[f"{kind}_area"]
-    return better if kind == "deletion" else -better
-
-
-def areas_of(explained: Explained, score: SaliencyScore) -> dict[int, Areas]:
-    """Return the areas of each image that has curves of this score, by its position."""
-    shares = explained.manifest.shares
-    return {
-        image.position: _areas(image.faithfulness[score], shares)
-        for image in explained.manifest.images
-        if score in image.faithfulness
-    }
-
-
 def faithful_table(study: Study) -> pd.DataFrame:
     """Return one row per run and score whose manifest has curves: FAITHFUL_COLUMNS."""
     rows = [
@@ -211,7 +193,7 @@ def _faithful_columns(explained: Explained, score: SaliencyScore) -> dict[str, o
     areas = list(areas_of(explained, score).values())
     untrained = [image.untrained for image in manifest.images if image.untrained]
     of_untrained = [
-        _areas(image.faithfulness[score], manifest.shares)
+        areas_under(image.faithfulness[score], manifest.shares)
         for image in untrained
         if score in image.faithfulness
     ]

@@ -41,7 +41,7 @@ _ARMS = ("strategy", "gradients")
 _KEY = ["framework", "knobs", "workers", "options_strategy", "options_gradients"]
 STRATEGY_COLUMNS = [
     *POINT, "against", "pairs", *bounded("ratio"), "coverage", "most_gain", *bounded("difference"), "margin",
-    "non_inferior", "doubts", "outcome",
+    "non_inferior", "doubts", "outcome", "claimed", "changed",
 ]  # fmt: skip
 
 
@@ -77,6 +77,8 @@ def strategy_table(study: Study, budget: pd.DataFrame) -> pd.DataFrame:
     ]
     rows["doubts"] = [", ".join(filter(None, both)) for both in zip(unmet, causes, strict=True)]
     rows["outcome"] = [_outcome(row, equal) for row in rows.to_dict("records")]
+    rows["claimed"] = rows["outcome"].isin(CLAIMS)
+    rows["changed"] = list(map(changed_options, rows["options"], rows["against"]))
     return rows[STRATEGY_COLUMNS].reset_index(drop=True)
 
 

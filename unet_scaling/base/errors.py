@@ -3,6 +3,7 @@
 import errno
 import faulthandler
 import fcntl
+import importlib
 import os
 import stat
 import sys
@@ -12,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import active_children
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from unet_scaling.base.texts import clean
 
@@ -248,3 +249,13 @@ def optional_part(asked_by: str, extra: str = "") -> Iterator[None]:
             raise
         cure = f"run environment/install.sh --with {extra}"
         raise UserError(f"{asked_by} needs {extra}, which cannot be imported ({error}); {cure}") from None
+
+
+def optional_module(name: str) -> Any:  # noqa: ANN401  (a module)
+    """Return a module of a capability that may be taken away; None where this checkout lacks it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise
+    return None
