@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from slurm.virtual.cluster import missing_prerequisite
 from unet_scaling.study.config import PROJECT
 
 PROGRAM = PROJECT / "slurm" / "virtual_cluster"
@@ -85,6 +84,8 @@ def state_folder(name: str) -> Path:
 
 
 def skip_without_cluster() -> None:
+    from slurm.virtual.cluster import missing_prerequisite  # a capability: test_capabilities.py
+
     if reason := missing_prerequisite():
         pytest.skip(f"no virtual cluster here: {reason}")
 

@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+from tests.capabilities import CAPABILITIES
 from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT
 
 PRODUCT = ("unet_scaling", *ALL_FRAMEWORKS, "slurm", "analysis", "environment")
@@ -57,18 +58,6 @@ ORDERS = {
         ("report",),
         ("compare",),
     ),
-}
-# Folders that may be taken away: nothing outside of them imports them as a module is loaded, but for the
-# commands of them.
-OPTIONAL_PARTS = {
-    "unet_scaling.emulation": (),
-    "unet_scaling.saliency": (),
-    "unet_scaling.profile": (),
-    "unet_scaling.script_recorder": ("unet_scaling/record.py",),
-    "unet_scaling.strategies": (),
-    "unet_scaling.inference": ("slurm/commands/segment.py",),
-    "unet_scaling.doctor": ("slurm/commands/doctor.py",),
-    "slurm.virtual": (),
 }
 # What no file below these folders imports.
 FORBIDDEN: dict[str, tuple[str, ...]] = {
@@ -220,13 +209,14 @@ def nothing_points_upward() -> list[str]:
     ]
 
 
-def optional_parts_are_imported_late() -> list[str]:
-    """No module outside of an optional part imports it at its top level."""
+def capabilities_are_imported_late() -> list[str]:
+    """No module outside of a capability imports it at its top level: it may be taken away."""
     return [
         f"{module.file} imports {part}"
-        for part, own_files in OPTIONAL_PARTS.items()
+        for each in CAPABILITIES.values()
+        for part in each.modules
         for module in product()
-        if not f"{module.name}.".startswith(f"{part}.") and module.file not in own_files
+        if not any(Path(module.file).is_relative_to(path) for path in each.paths)
         for node in module.tree.body
         if isinstance(node, ast.ImportFrom | ast.Import)
         for name in (getattr(node, "module", None), *(alias.name for alias in node.names))
@@ -323,7 +313,7 @@ def functions_and_files_are_short() -> list[str]:
 RULES: Sequence[Callable[[], list[str]]] = (
     folder_order,
     nothing_points_upward,
-    optional_parts_are_imported_late,
+    capabilities_are_imported_late,
     packages_in_their_places,
     no_cycles,
     named_paths_exist,

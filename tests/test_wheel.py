@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm.launch.processes import mpiexec_program
-from tests.layout_rules import OPTIONAL_PARTS
+from tests.capabilities import CAPABILITIES
 from tests.studies import TINY_STUDY, UNJUDGED, make_images
 from unet_scaling import CODE_FOLDER
 from unet_scaling.base.errors import UserError
@@ -86,8 +86,10 @@ def test_an_installed_command_trains_and_reports_in_any_folder_without_its_optio
     except UserError as error:
         pytest.skip(str(error))
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
-    for part in OPTIONAL_PARTS:
-        shutil.rmtree(tmp_path / "site" / part.replace(".", "/"))
+    for path in (tmp_path / "site" / path for each in CAPABILITIES.values() for path in each.paths):
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
     packages = os.pathsep.join([str(tmp_path / "site"), sysconfig.get_path("purelib")])
     work = tmp_path / "work"
     make_images(work / "data", 12)
@@ -116,12 +118,13 @@ def test_an_installed_command_trains_and_reports_in_any_folder_without_its_optio
     written = {path.suffix for path in (tmp_path / "site").rglob("*") if path.is_file()}
     assert ".jsonl" not in written
     for words, asked_by, part in (
-        (("-m", "unet_scaling", "profile", "tiny.toml"), "unet-scaling profile", "profile"),
-        (("-m", "unet_scaling", "doctor", "--local"), "unet-scaling doctor", "doctor"),
-        (("-c", EXPLAIN), "saliency.method", "saliency"),
-        (("-c", EMULATE), "emulation.compute", "emulation"),
-        (("-c", STRATEGY), "strategy", "strategies"),
+        (("-m", "unet_scaling", "profile", "tiny.toml"), "unet-scaling profile", "unet_scaling/profile"),
+        (("-m", "unet_scaling", "doctor", "--local"), "unet-scaling doctor", "slurm/commands/doctor"),
+        (("-m", "unet_scaling", "report", "--csv", "-"), "report --csv", "analysis/tables_of_others"),
+        (("-c", EXPLAIN), "saliency.method", "unet_scaling/saliency"),
+        (("-c", EMULATE), "emulation.compute", "unet_scaling/emulation"),
+        (("-c", STRATEGY), "strategy", "unet_scaling/strategies"),
     ):
         done = python(*words)
-        assert done.stderr == f"error: {asked_by} needs unet_scaling/{part}, which this checkout lacks\n"
+        assert done.stderr == f"error: {asked_by} needs {part}, which this checkout lacks\n"
         assert done.returncode == 2

@@ -272,7 +272,8 @@ def _rows(report: Report, file: str) -> object:
     """Return the rows of a table with the documented columns of its file."""
     table = table_of(file)
     written = table.written(report)
-    return table.make(report)[[*written]].rename(columns=written).to_dict("records")
+    made = table.make(report)
+    return made[[*written]].rename(columns=written).to_dict("records") if len(made) else []
 
 
 def _plain(value: object) -> object:
