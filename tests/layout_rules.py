@@ -32,10 +32,11 @@ ORDERS = {
         ("record",),
         ("model", "emulation"),
         ("task",),
-        ("training", "saliency"),
-        ("strategies", "inference"),
-        ("profile",),
-        ("doctor",),
+        ("training",),
+        ("norm_statistics", "saliency", "strategies", "inference"),
+        ("training_loop",),
+        ("profile", "doctor", "verify_task"),
+        ("subcommands", "completion"),
     ),
     "slurm": (
         ("scheduler",),
@@ -181,10 +182,11 @@ def public_names(module: Module) -> dict[str, ast.stmt]:
 
 
 def folder_order() -> list[str]:
-    """Each folder of unet_scaling and analysis imports only what stands before it, lazy imports included."""
+    """Each room imports only what stands before it, lazy imports included; every room has its place."""
     upward = []
     for package, order in ORDERS.items():
         place = {part: number for number, parts in enumerate(order) for part in parts}
+        upward += [f"{package}/{room} has no place" for room in sorted(arrows(package).keys() - place)]
         for module in modules(package):
             own = place.get(part_below(package, module.name))
             for name in sorted(module.imports):
@@ -196,6 +198,33 @@ def folder_order() -> list[str]:
 
 def part_below(package: str, name: str) -> str:
     return name.removeprefix(f"{package}.").split(".")[0] if name.startswith(f"{package}.") else ""
+
+
+def arrows(package: str) -> dict[str, set[str]]:
+    """Return for each room of a package, a folder or file directly below it, the rooms that it imports."""
+    rooms = {part_below(package, module.name) for module in modules(package)} - {"", "__main__"}
+    found: dict[str, set[str]] = {room: set() for room in rooms}
+    for module in modules(package):
+        if (room := part_below(package, module.name)) in rooms:
+            found[room] |= {part_below(package, name) for name in module.imports} & rooms - {room}
+    return found
+
+
+def plan_of(package: str) -> str:
+    """Return how many rooms, floors and arrows a package has, and how many arrows are not to its files."""
+    found = arrows(package)
+    floors: dict[str, int] = {}
+    try:
+        for room in TopologicalSorter(found).static_order():
+            floors[room] = 1 + max((floors[below] for below in found[room]), default=0)
+    except CycleError as error:
+        return f"{package}: a circle of rooms: {' '.join(error.args[1])}"
+    folders = {room for room in found if (PROJECT / package / room).is_dir()}
+    between = sum(len(found[room] & folders) for room in folders)
+    return (
+        f"{package}: {len(found)} rooms, {len(folders)} of them folders, on {max(floors.values())} floors, "
+        f"with {sum(map(len, found.values()))} arrows, {between} of them between folders"
+    )
 
 
 def nothing_points_upward() -> list[str]:
@@ -324,6 +353,7 @@ RULES: Sequence[Callable[[], list[str]]] = (
 )
 
 if __name__ == "__main__":
+    print(*map(plan_of, ORDERS), sep="\n")
     for rule in RULES:
         breaches = rule()
         print(f"{rule.__name__}: {len(breaches)}", *breaches, sep="\n  ")

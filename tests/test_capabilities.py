@@ -17,9 +17,16 @@ from unet_scaling.subcommands import SUBCOMMANDS
 QUICK = ("saliency", "predict")
 # A committed study that has what a capability is about; else its kind is not among the committed ones.
 STUDIES = {
-    "saliency": "published_gap_openmpi", "strategies": "strategies_fast", "predict": "emulated_scaling",
+    "saliency": "saliency_nuclei", "strategies": "strategies_fast", "predict": "emulated_scaling",
     "virtual cluster": "emulated_scaling",
 }  # fmt: skip
+# What else than its commands asks for a capability.
+ASKS = {
+    "profile": ("run", "STUDY", "--dry-run", "--probe"),
+    "tables of others": ("report", "--csv", "-"),
+    "older logs": ("report", "--reference", "."),
+    "played": ("report", "PLAYED"),
+}
 IMPORT_ALL = """
 import importlib
 from pathlib import Path
@@ -68,6 +75,9 @@ def test_the_rest_imports_helps_reports_plans_and_passes_its_tests_without(name:
     assert (report / "report.html").stat().st_size
     study = tiny_study(tmp_path, make_images(tmp_path / "data", 12))
     assert "horovod-w02-r1" in command("run", study, "--dry-run", "--logs", tmp_path)
+    places = {"STUDY": study, "PLAYED": evidence("plan_nuclei_settled")}
+    if asked := [places.get(word, word) for word in ASKS.get(name, ())]:
+        assert "which this checkout lacks" in command(*asked, code=2)
     cluster = "slurm/clusters/generic_srun.toml"
     assert "#SBATCH" in command("submit", study, "--dry-run", "--cluster", cluster, "--logs", tmp_path)
     python("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *OF_THE_CORE)
