@@ -1,4 +1,4 @@
-"""docs/architecture.md says what to read first and follows five ways through files and names that are there."""
+"""docs/architecture.md says what to read first and follows five ways through files that are there."""
 
 import re
 

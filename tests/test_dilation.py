@@ -19,53 +19,46 @@ from slurm.virtual.plan import Plan, load
 from tests.cluster import bring_up
 from tests.records import make_point, write_budget_run
 from tests.sweeps import Sweep
+from unet_scaling.base import machine as machines
 from unet_scaling.base.errors import UserError
-from unet_scaling.format.record import Record, read_record
-from unet_scaling.format.record_lines import CpuFacts, QuotaFacts
-from unet_scaling.group import watchdog
-from unet_scaling.group.identity import CORES_VARIABLE, Identity, emulated_cores, own_processors
-from unet_scaling.group.processor_quota import (
+from unet_scaling.base.machine import LINK_RATE_VARIABLE, SLOWED_VARIABLE, machine, wall_seconds
+from unet_scaling.emulation.processor_quota import (
+    QUOTA_FOLDER_VARIABLE,
     ProcessorHierarchy,
     ProcessorQuota,
     Quota,
     enter_group,
-    enter_quota,
     enter_thread_group,
     make_quota_group,
+    own_processors,
     prefer_group,
     processor_hierarchy,
     quota_of_cores,
     throttled_seconds,
 )
-from unet_scaling.measure.counters import read_counters, undilated
-from unet_scaling.study import dilation as dilation_module
+from unet_scaling.emulation.slowed_machine import SlowedMachine
+from unet_scaling.format.record import Record, read_record
+from unet_scaling.format.record_lines import CpuFacts, QuotaFacts
+from unet_scaling.group import watchdog
+from unet_scaling.group.identity import CORES_VARIABLE
+from unet_scaling.measure.counters import read_counters
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, horovod_environment
-from unet_scaling.study.dilation import (
-    DILATION_VARIABLE,
-    LINK_RATE_VARIABLE,
-    QUOTA_FOLDER_VARIABLE,
-    dilated,
-    dilation,
-    link_rate,
-)
 from unet_scaling.study.options import HorovodKnobs
-
-FOURTH = Identity(rank=3, size=14, local_rank=1, launcher="Slurm")
 
 
 @pytest.fixture
 def slowed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process is a worker of a cluster that runs four times slower."""
-    monkeypatch.setenv(DILATION_VARIABLE, "4")
-    dilation_module._factor.cache_clear()
+    monkeypatch.setenv(SLOWED_VARIABLE, "4")
+    machines._factor.cache_clear()
     yield
-    dilation_module._factor.cache_clear()
+    machines._factor.cache_clear()
 
 
 def test_a_machine_at_speed_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(DILATION_VARIABLE, raising=False)
+    monkeypatch.delenv(SLOWED_VARIABLE, raising=False)
     monkeypatch.delenv(LINK_RATE_VARIABLE, raising=False)
-    assert (dilation(), dilated(300), link_rate()) == (1, 300, None)
+    assert (machine().factor, wall_seconds(300), machine().link_rate) == (1, 300, None)
     environment = horovod_environment(make_point("horovod"))
     assert environment["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] == "330"
     assert "HOROVOD_CYCLE_TIME" not in environment
@@ -73,14 +66,14 @@ def test_a_machine_at_speed_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("value", ["0.5", "-4", "nan", "inf", "four", ""])
 def test_a_factor_that_slows_nothing_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(DILATION_VARIABLE, value)
-    with pytest.raises(UserError, match=f"{DILATION_VARIABLE} = '{value}'"):
-        dilation()
+    monkeypatch.setenv(SLOWED_VARIABLE, value)
+    with pytest.raises(UserError, match=f"{SLOWED_VARIABLE} = '{value}'"):
+        machine()
 
 
 def test_the_clock_runs_slower(slowed: None) -> None:
     before = time.perf_counter()
-    now = dilation_module.clock_seconds()
+    now = machines.clock_seconds()
     assert before / 4 <= now <= time.perf_counter() / 4
 
 
@@ -121,12 +114,12 @@ def test_workers_own_the_cores_that_are_stood_for_on_processors_dealt_out_evenly
     slowed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CORES_VARIABLE, "12")
-    assert emulated_cores(FOURTH) == list(range(12, 24))
-    assert emulated_cores(FOURTH, 2) == [12, 13]
+    assert machine().dealt_cores(1) == list(range(12, 24))
+    assert machine().dealt_cores(1, 2) == [12, 13]
     assert own_processors(3, 12, [0, 1]) == [0, 1]
     monkeypatch.delenv(CORES_VARIABLE)
     with pytest.raises(UserError, match="pin_cores = true"):
-        emulated_cores(FOURTH)
+        machine().dealt_cores(1)
     assert [own_processors(rank, 1, [2, 5]) for rank in range(4)] == [[2], [5], [2], [5]]
 
 
@@ -145,7 +138,7 @@ def test_a_worker_that_cannot_be_slowed_says_what_is_missing(
     if folder:
         monkeypatch.setenv(QUOTA_FOLDER_VARIABLE, folder)
     with pytest.raises(UserError, match=rf"{named}.*") as told:
-        enter_quota(FOURTH, cores, ())
+        machine().enter_quota(3, cores, ())
     assert "slurm/virtual_cluster up --dilate" in str(told.value)
     assert "\n" not in str(told.value)
 
@@ -224,14 +217,14 @@ def test_facts_of_an_epoch_are_those_of_the_machine_that_is_stood_for(
     before = replace(read_counters(quota), process_seconds=1.0, children_seconds=0.0)
     statistics.write_text("throttled_time 3000000000\n")
     after = replace(read_counters(quota), process_seconds=2.3, children_seconds=0.0)
-    facts = undilated(cpu_facts(), before, after, quota)
+    facts = SlowedMachine().facts_there(cpu_facts(), before, after, quota)
     assert facts.training_runqueue_seconds == pytest.approx(0.5)
     assert facts.other_seconds is None
     assert facts.quota is not None
     assert (facts.quota.used_seconds, facts.quota.throttled_seconds, facts.quota.processors) == (1.3, 0.5, 2)
     # A machine that does not say how busy it was is not called idle.
     monkeypatch.setattr(watchdog, "CORES", tmp_path / "none")
-    assert undilated(cpu_facts(), before, read_counters(quota), quota).quota is None
+    assert SlowedMachine().facts_there(cpu_facts(), before, read_counters(quota), quota).quota is None
 
 
 def slowed_record(folder: Path, cores: int = 1, training_share: float = 0.1, **quota: float) -> Record:
@@ -305,8 +298,7 @@ def quota_folder(tmp_path: Path) -> Iterator[Path]:
 TWO_CORES = """
 import hashlib, sys, threading, time
 from multiprocessing import get_context
-from unet_scaling.group.identity import Identity
-from unet_scaling.group.processor_quota import enter_quota
+from unet_scaling.base.machine import machine
 from unet_scaling.group.watchdog import thread_ids
 loader = get_context("fork").Process(target=time.sleep, args=[60], daemon=True)
 loader.start()
@@ -321,7 +313,7 @@ polling.start()
 if sys.argv[1:]:
     ended.set()
     polling.join()
-quota = enter_quota(Identity(0, 1, 0, "none"), 2, thread_ids())
+quota = machine().enter_quota(0, 2, thread_ids())
 inside = set(map(int, (quota.folder / "cgroup.procs").read_text().split()))
 loader.kill()
 begin = time.perf_counter()
@@ -340,7 +332,7 @@ print(loader.pid in inside, quota.throttled_seconds() > 0, own / seconds, others
 
 def shares_of_two_threads(folder: Path, *alone: str) -> list[float]:
     """Run a worker with two cores and a loader process on a machine slowed 4 times; or one thread alone."""
-    variables = {DILATION_VARIABLE: "4", QUOTA_FOLDER_VARIABLE: str(folder)}
+    variables = {SLOWED_VARIABLE: "4", QUOTA_FOLDER_VARIABLE: str(folder)}
     command = [sys.executable, "-c", TWO_CORES, *alone]
     done = subprocess.run(command, env=os.environ | variables, cwd=PROJECT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -26,7 +26,7 @@ NOT_IMPORTED = {
     "pytorch_native.train": {
         "pandas", "scipy", "matplotlib", "pyarrow", "jinja2", "click", "rich", "psutil", "torch._dynamo",
         "horovod", "lightning", "accelerate", "xaitk_saliency", "smqtk_classifier", "skimage", "sklearn",
-        "unet_scaling.group.processor_quota", "unet_scaling.measure.compute_recorder",
+        "unet_scaling.emulation.processor_quota", "unet_scaling.measure.compute_recorder",
         "unet_scaling.format.compute_profile", "unet_scaling.format.saliency",
         "unet_scaling.format.run_state",
         "unet_scaling.base.command_line", "unet_scaling.task.file_task",

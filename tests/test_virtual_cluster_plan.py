@@ -12,7 +12,7 @@ from slurm.virtual import cluster, hosts
 from slurm.virtual.plan import Plan, command_line, load, plan_file, plan_of, save, slurm_conf, task_prolog
 from tests.cluster import PROGRAM
 from unet_scaling.base.errors import UserError
-from unet_scaling.group import processor_quota
+from unet_scaling.emulation import processor_quota
 
 STATE = Path("/run/somewhere")
 

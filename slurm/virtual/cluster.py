@@ -16,9 +16,8 @@ from slurm.virtual import hosts
 from slurm.virtual import plan as planned
 from slurm.virtual.plan import CONTROLLER, DEVICE_FOLDER, Plan, command, plan_file, save
 from unet_scaling.base.errors import EXIT_BUG, UserError
-from unet_scaling.group import processor_quota
-from unet_scaling.group.identity import own_processors
-from unet_scaling.study.dilation import DILATION_VARIABLE, LINK_RATE_VARIABLE, QUOTA_FOLDER_VARIABLE
+from unet_scaling.base.machine import LINK_RATE_VARIABLE, SLOWED_VARIABLE
+from unet_scaling.emulation import processor_quota
 
 # A second on a quiet machine; two clusters that start together on a busy one take far longer.
 START_SECONDS = 60.0
@@ -134,7 +133,7 @@ def start_node(plan: Plan, node: str) -> None:
     """
     processors = sorted(os.sched_getaffinity(0))
     if not plan.is_dilated:
-        processors = own_processors(plan.nodes.index(node), plan.cores_per_host, processors)
+        processors = processor_quota.own_processors(plan.nodes.index(node), plan.cores_per_host, processors)
     cores = ",".join(map(str, processors))
     slurmd = ["slurmd", "-D", "-N", node, "-f", str(plan.slurm_conf)]
     hosts.start_daemon(plan, node, ["taskset", "--cpu-list", cores, *slurmd])
@@ -347,8 +346,10 @@ def task_variables(plan: Plan) -> Mapping[str, str]:
     """Return the variables by which every task of a job knows how the cluster differs from this machine."""
     found = {LINK_RATE_VARIABLE: plan.link_rate} if plan.link_rate else {}
     if plan.is_dilated:
-        found[DILATION_VARIABLE] = f"{plan.dilation:g}"
-        found[QUOTA_FOLDER_VARIABLE] = str(quota_folder(plan, processor_quota.processor_hierarchy()))
+        found[SLOWED_VARIABLE] = f"{plan.dilation:g}"
+        found[processor_quota.QUOTA_FOLDER_VARIABLE] = str(
+            quota_folder(plan, processor_quota.processor_hierarchy())
+        )
     return found
 
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from unet_scaling.base.errors import UserError
+from unet_scaling.base.machine import wall_seconds
 from unet_scaling.data.batches import ImageBatch, ImageData, StepBatches
 from unet_scaling.data.order import Indices
 from unet_scaling.format.compute_profile import ComputeProfile, ComputeStep, profile_of
@@ -29,7 +30,6 @@ from unet_scaling.measure.compute_recorder import parameter_bytes
 from unet_scaling.measure.epoch_meter import Clock
 from unet_scaling.model import Norm, UNet
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.dilation import dilated
 from unet_scaling.study.options import EMULATION_STREAM, Data
 
 # A gradient may be ready so much too early, as the emulated machine counts, but for the last one: to wake a
@@ -81,7 +81,7 @@ class EmulatedCompute:
         """Wait by this profile from now on."""
         self._steps = [_as_it_lasts_here(step) for step in profile.steps]
         self._key = (seed, rank)
-        self._shortest_sleep = dilated(SHORTEST_SLEEP_SECONDS)
+        self._shortest_sleep = wall_seconds(SHORTEST_SLEEP_SECONDS)
         # This thread is to be woken when its sleep ends.
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NANOSECONDS, 0, 0, 0)
 
@@ -156,14 +156,14 @@ def _as_it_lasts_here(step: ComputeStep) -> _Step:
         _part(step.forward_seconds, step.forward_cpu_seconds),
         _part(step.optimizer_seconds, step.optimizer_cpu_seconds),
         tuple(order),
-        tuple(map(dilated, ready)),
+        tuple(map(wall_seconds, ready)),
         tuple(share * moment for moment in ready),
     )
 
 
 def _part(seconds: float, cpu_seconds: float) -> _Part:
     # One thread waits: it cannot keep more than one core.
-    return _Part(dilated(seconds), min(cpu_seconds, seconds))
+    return _Part(wall_seconds(seconds), min(cpu_seconds, seconds))
 
 
 def _keep_core(until_cpu_seconds: float) -> None:

@@ -3,14 +3,12 @@
 Needs neither torch nor a network, and nothing but the standard library.
 """
 
-import os
 import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from unet_scaling.base.errors import UserError
-from unet_scaling.study.dilation import DILATION_VARIABLE, dilation
 
 # Slurm sends SIGUSR2 where the job script asks for a warning before the time limit, and SIGTERM on
 # preemption, on scancel and where another task of the step has failed.
@@ -177,29 +175,3 @@ def first_host(nodes: str) -> str:
 def job_id(environment: Mapping[str, str]) -> str:
     """Return the Slurm job that this process belongs to; empty outside Slurm."""
     return environment.get("SLURM_JOB_ID", "")
-
-
-def emulated_cores(identity: Identity, wanted: int | None = None) -> list[int]:
-    """Return the cores that this worker has on the host that is stood for, the first `wanted` of its share.
-
-    Each belongs to one worker: the quota gives it, whoever runs on the processors of this machine.
-    Raises UserError where the cluster file does not say how many each worker has.
-    """
-    share = os.environ.get(CORES_VARIABLE)
-    if share is None:
-        raise UserError(
-            f"{DILATION_VARIABLE} = {dilation():g}, but {CORES_VARIABLE} is not set: a dilated cluster has "
-            "to know the cores of each worker; set pin_cores = true in the cluster file"
-        )
-    first = identity.local_rank * int(share)
-    return list(range(first, first + int(share)))[:wanted]
-
-
-def own_processors(number: int, cores: int, processors: list[int]) -> list[int]:
-    """Return which processors of this machine stand for so many cores of a worker, or host, of this number.
-
-    All hosts are this machine, so workers are dealt out in turn. Never more than one has cores: its threads
-    must not run at once where they could not there.
-    """
-    first = number * cores
-    return sorted({processors[(first + number) % len(processors)] for number in range(cores)})

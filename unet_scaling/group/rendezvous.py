@@ -20,6 +20,7 @@ from threading import Thread
 from typing import Any
 
 from unet_scaling.base.errors import UserError
+from unet_scaling.base.machine import machine_seconds, wall_seconds
 from unet_scaling.base.texts import HIDE
 from unet_scaling.group.identity import Identity, rendezvous_address
 from unet_scaling.group.watchdog import blocking
@@ -30,7 +31,6 @@ from unet_scaling.study.config import (
     RunConfig,
     horovod_environment,
 )
-from unet_scaling.study.dilation import dilated, dilation
 from unet_scaling.study.options import CONTROLLER_VARIABLES, Data, Training
 
 ANSWER = "answer"
@@ -80,7 +80,7 @@ def rendezvous(
     # NCCL would end a process whose peer is lost by SIGABRT, without a word: the watchdog reports it.
     for name in NCCL_ENDS_PROCESSES:
         os.environ.setdefault(name, "0")
-    limit_seconds = round(dilated(config.training.timeout_seconds))
+    limit_seconds = round(wall_seconds(config.training.timeout_seconds))
     host, port = rendezvous_address(os.environ) if identity.size > 1 else ("localhost", 0)
     store = None
     try:
@@ -117,7 +117,7 @@ def open_store(
     if answer:
         time.sleep(STORE_LINGER_SECONDS if identity.rank == 0 else 0)
         raise RuntimeError(answer)
-    store.set_timeout(timeout + timedelta(seconds=dilated(FALLBACK_SECONDS)))
+    store.set_timeout(timeout + timedelta(seconds=wall_seconds(FALLBACK_SECONDS)))
     return store
 
 
@@ -135,7 +135,7 @@ def _missing_peers(store: Store, size: int, timeout: timedelta) -> str:
         return ""
     hosts = dict.fromkeys(store.get(_key(rank)).decode() for rank in range(size) if rank not in missing)
     return (
-        f"no worker {', '.join(map(str, missing))} after {timeout.total_seconds() / dilation():.0f} s "
+        f"no worker {', '.join(map(str, missing))} after {machine_seconds(timeout.total_seconds()):.0f} s "
         f"(training.timeout_seconds); the others are on {', '.join(hosts)}"
     )
 
@@ -250,7 +250,7 @@ def serve_gloo(
         "CROSS_RANK": identity.rank, "CROSS_SIZE": identity.size, "HOSTNAME": f"worker{identity.rank}",
         "GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(host), "GLOO_RENDEZVOUS_PORT": port,
         "GLOO_IFACE": os.environ.get("GLOO_SOCKET_IFNAME", ""),
-        "GLOO_TIMEOUT_SECONDS": timeout_seconds + round(dilated(FALLBACK_SECONDS)),
+        "GLOO_TIMEOUT_SECONDS": timeout_seconds + round(wall_seconds(FALLBACK_SECONDS)),
     }  # fmt: skip
     os.environ.update({f"HOROVOD_{name}": str(value) for name, value in variables.items()})
 
@@ -263,7 +263,7 @@ def _wait_for_server(host: str, port: int, timeout_seconds: float) -> None:
             socket.create_connection((host, port), timeout=timeout_seconds).close()
         except OSError as error:
             if time.monotonic() > deadline:
-                limit = f"{timeout_seconds / dilation():.0f} s (training.timeout_seconds)"
+                limit = f"{machine_seconds(timeout_seconds):.0f} s (training.timeout_seconds)"
                 raise RuntimeError(f"{error}, for {limit}") from error
             time.sleep(POLL_SECONDS)
         else:

@@ -31,6 +31,7 @@ from pydantic import BaseModel
 
 from unet_scaling import commit
 from unet_scaling.base.errors import UserError
+from unet_scaling.base.machine import machine
 from unet_scaling.base.texts import short_digest
 from unet_scaling.format.facts import NODE_VERSIONS
 from unet_scaling.format.record import different_versions, shared_devices
@@ -42,13 +43,10 @@ from unet_scaling.group.identity import (
     KEEP_MEMORY,
     SWITCH,
     Identity,
-    emulated_cores,
     identify,
     job_id,
-    own_processors,
 )
 from unet_scaling.study.config import WRAPPERS, RunConfig
-from unet_scaling.study.dilation import DILATION_VARIABLE, dilation, is_dilated, link_rate
 
 GLIBC_PREFIX = "MALLOC_"  # of all its variables but the tunables
 # Parameters of mallopt, from malloc.h.
@@ -116,9 +114,7 @@ def start_worker(config: RunConfig) -> tuple[Identity, torch.device]:
             f"training.cores_per_worker = {wanted}: worker {identity.rank} has only {len(cores)} on "
             f"{socket.gethostname()}; give it more, or ask for fewer workers"
         )
-    processors = cores[:wanted]
-    if is_dilated():
-        processors = own_processors(identity.rank, len(processors), sorted(os.sched_getaffinity(0)))
+    processors = machine().processors(identity.rank, cores[:wanted])
     os.sched_setaffinity(0, processors)
     torch.set_num_threads(len(processors))
     return identity, own_device(identity)
@@ -127,11 +123,7 @@ def start_worker(config: RunConfig) -> tuple[Identity, torch.device]:
 def own_device(identity: Identity) -> torch.device:
     """Return this worker's GPU: the one it sees, of several that of its local rank. Without any, the CPU."""
     visible = gpu_count()
-    if visible and is_dilated():
-        raise UserError(
-            f"{DILATION_VARIABLE} = {dilation():g} slows cores and links, but no GPU: hide the {visible} "
-            "GPUs from the workers (CUDA_VISIBLE_DEVICES= in the cluster file's environment)"
-        )
+    machine().require_no_gpu(visible)
     if visible == 0:
         return torch.device("cpu")
     index = identity.local_rank if visible > 1 else 0
@@ -146,8 +138,8 @@ def own_device(identity: Identity) -> torch.device:
 
 def _own_cores(identity: Identity) -> list[int]:
     """Return the cores that the launcher bound, or this worker's share where CORES_VARIABLE says how many."""
-    if is_dilated():
-        return emulated_cores(identity)
+    if dealt := machine().dealt_cores(identity.local_rank):
+        return dealt
     cores = sorted(os.sched_getaffinity(0))
     share = os.environ.get(CORES_VARIABLE)
     if share is None:
@@ -264,8 +256,8 @@ def provenance(group: Group, workers: list[WorkerFacts], code: Path | None) -> d
         "transport": group.transport,
         "float32": float32_precision(),
         "job": {name: os.environ[name] for name in JOB_VARIABLES if name in os.environ},
-        "dilation": dilation() if is_dilated() else None,
-        "link_rate": link_rate(),
+        "dilation": machine().factor if machine().is_slowed else None,
+        "link_rate": machine().link_rate,
         "workers": workers,
     }
 
@@ -355,7 +347,7 @@ def own_facts(
         process=os.getpid(),
         device=gpu.name if gpu else "cpu",
         device_uuid=str(gpu.uuid) if gpu else "",
-        cores=emulated_cores(identity, cores) if is_dilated() else sorted(os.sched_getaffinity(0)),
+        cores=machine().dealt_cores(identity.local_rank, cores) or sorted(os.sched_getaffinity(0)),
         threads=torch.get_num_threads(),
         allocator=allocator_settings(),
         environment=environment,

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from unet_scaling.base.errors import UserError
+from unet_scaling.base.machine import machine
 from unet_scaling.format.compute_profile import ComputeProfile, ComputeStep
 from unet_scaling.format.record_lines import Phase
 from unet_scaling.group.watchdog import thread_cpu_seconds
 from unet_scaling.measure.epoch_meter import NANOSECOND_DIGITS, Clock
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.dilation import dilation
 
 # More make the spread of the steps no better known, and the file larger than 1 MB.
 MOST_RECORDED_STEPS = 500
@@ -53,10 +53,10 @@ class ComputeRecorder(Clock):
 
         Raises UserError on a cluster that is slowed.
         """
-        if dilation() > 1:
+        if machine().is_slowed:
             raise UserError(
-                f"training.compute_profile = 'on', but this cluster is slowed {dilation():g} times; record "
-                "the profile on a machine at speed"
+                f"training.compute_profile = 'on', but this cluster is slowed {machine().factor:g} times; "
+                "record the profile on a machine at speed"
             )
         self._clock = clock
         self._communication = communication

@@ -18,18 +18,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import active_children
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from unet_scaling.base.machine import CoreQuota, machine
 from unet_scaling.base.validation import StrictModel
-from unet_scaling.format.record_lines import CpuFacts, GpuFacts, QuotaFacts
+from unet_scaling.format.record_lines import CpuFacts, GpuFacts
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import TASKS, blocking, busy_seconds, stat_seconds, thread_ids
-from unet_scaling.study.dilation import dilation
-
-if TYPE_CHECKING:
-    from unet_scaling.group.processor_quota import ProcessorQuota
 
 PROCESSES = Path("/proc")
 CPUINFO = Path("/proc/cpuinfo")
@@ -87,7 +84,7 @@ class CounterMeter:
     """
 
     def __init__(
-        self, group: Group, communication: frozenset[int] | None, quota: "ProcessorQuota | None" = None
+        self, group: Group, communication: frozenset[int] | None, quota: CoreQuota | None = None
     ) -> None:
         self._group = group
         self._communication = communication
@@ -109,7 +106,7 @@ class CounterMeter:
         """Return the counters of every worker; of GPUs None where any worker lacks them."""
         facts = cpu_facts(self._before, self._after, self._communication)
         if self._quota:
-            facts = undilated(facts, self._before, self._after, self._quota)
+            facts = machine().facts_there(facts, self._before, self._after, self._quota)
         own = WorkerCounters(
             cpu=facts,
             gpu=self._gpu_facts,
@@ -259,38 +256,6 @@ def gpu_of(library: Any, uuid: str, device: torch.device) -> Gpu:  # noqa: ANN40
         return Gpu(library, library.nvmlDeviceGetHandleByUUID(instance), device)
 
 
-def undilated(facts: CpuFacts, before: "Counters", after: "Counters", quota: "ProcessorQuota") -> CpuFacts:
-    """Return the facts with those of the quota, as the machine has them that is stood for.
-
-    What others did on the same processors says nothing there, since all workers share them here. While the
-    training thread is throttled it counts as ready. A thread that alone has its core runs a k-th of the time
-    that it is ready here, and all of it there: what is ready for longer waited for another one.
-    """
-    waited = facts.training_runqueue_seconds
-    if waited is not None:
-        ran = facts.thread_seconds["training"]
-        waited = round(max(0.0, (ran + waited) / dilation() - ran), MICROSECOND_DIGITS)
-    quota_facts = None
-    if before.machine_seconds is not None and after.machine_seconds is not None:
-        possible = (os.cpu_count() or 1) * (after.moment - before.moment)
-        # The counters advance in ticks, the clock does not.
-        idle = min(1.0, max(0.0, 1 - (after.machine_seconds - before.machine_seconds) / possible))
-        throttled = (after.throttled_seconds - before.throttled_seconds) / dilation()
-        quota_facts = QuotaFacts(
-            used_seconds=round(cpu_seconds(before, after), MICROSECOND_DIGITS),
-            throttled_seconds=round(throttled, MICROSECOND_DIGITS),
-            processors=quota.processors,
-            idle_share=round(idle, MICROSECOND_DIGITS),
-        )
-    update = {
-        "cores": quota.cores,
-        "other_seconds": None,
-        "training_runqueue_seconds": waited,
-        "quota": quota_facts,
-    }
-    return facts.model_copy(update=update)
-
-
 def communication_threads(before: frozenset[int]) -> frozenset[int]:
     """Return the threads born since `before` but those of the driver and of the backward pass.
 
@@ -329,7 +294,7 @@ class Counters:
     machine_seconds: float | None = None
 
 
-def read_counters(quota: "ProcessorQuota | None" = None) -> Counters:
+def read_counters(quota: CoreQuota | None = None) -> Counters:
     """Return the counters of this process and of the calling thread."""
     cores = frozenset(os.sched_getaffinity(0))
     others = thread_ids() - {os.getpid()}

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from unet_scaling.base.files import write_verified
+from unet_scaling.base.machine import CoreQuota, clock_seconds, wall_seconds
 from unet_scaling.format.record_lines import PHASE_COLUMNS, Budget, LongestStep, Phase, Probe
 from unet_scaling.group.group import Group, wait_for_device
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.counters import CounterMeter
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.dilation import clock_seconds, dilated
 from unet_scaling.study.options import STEP_SAMPLE_STREAM
 
 # From an event's record to the GPU that reaches it with nothing queued before it: some 10 microseconds.
@@ -42,9 +42,6 @@ RESUMED = -1
 PAUSED = -2
 
 Seconds = npt.NDArray[np.float64]
-if TYPE_CHECKING:
-    from unet_scaling.group.processor_quota import ProcessorQuota
-
 # Numbers that one collective gathers at most; a longer epoch takes several.
 MOST_GATHERED = 2**20
 # Readers parse the record thousands of times: digits beyond this mean nothing.
@@ -60,7 +57,7 @@ MOST_ALL_REDUCE_REPEATS = 20
 ALL_REDUCE_SECONDS_PER_SIZE = 0.1
 # No larger message follows one that took longer than this: the next would take four times as long.
 LONGEST_ALL_REDUCE_SECONDS = 0.2
-# The same by the clock on the wall, of a dilated cluster.
+# The same by the clock on the wall.
 LONGEST_WAIT_SECONDS = 0.5
 
 
@@ -375,7 +372,7 @@ class BudgetMeter(Meter):
         model: nn.Module,
         steps: int,
         communication: frozenset[int],
-        quota: "ProcessorQuota | None" = None,
+        quota: CoreQuota | None = None,
     ) -> None:
         super().__init__(group)
         self.phases = phase_clock(model, steps, config.passes_per_step, group.device)
@@ -467,7 +464,7 @@ def probe_network(group: Group) -> Probe | None:
         columns["repeats"].append(repeats)
         columns["median_seconds"].append(median)
         columns["minimum_seconds"].append(minimum)
-        if median > LONGEST_ALL_REDUCE_SECONDS or dilated(median) > LONGEST_WAIT_SECONDS:
+        if median > LONGEST_ALL_REDUCE_SECONDS or wall_seconds(median) > LONGEST_WAIT_SECONDS:
             break
     return Probe.model_validate(columns)
 
@@ -477,7 +474,7 @@ def _probe_size(group: Group, size: int) -> tuple[int, float, float]:
     message = torch.zeros(size // 4, device=group.device)
     # The first also opens connections and grows buffers; it only says how often to repeat.
     first = max(group.gather_numbers(_seconds(group, message)))
-    fitting = int(ALL_REDUCE_SECONDS_PER_SIZE / dilated(first))
+    fitting = int(ALL_REDUCE_SECONDS_PER_SIZE / wall_seconds(first))
     repeats = min(MOST_ALL_REDUCE_REPEATS, max(FEWEST_ALL_REDUCE_REPEATS, fitting))
     times = [_seconds(group, message) for _ in range(repeats)]
     median = max(group.gather_numbers(statistics.median(times)))

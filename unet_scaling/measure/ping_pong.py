@@ -23,11 +23,10 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from unet_scaling.base.errors import UserError, run_program
 from unet_scaling.base.files import read_json_with_checksum, write_json_with_checksum
+from unet_scaling.base.machine import clock_seconds, machine, wall_seconds
 from unet_scaling.base.validation import StrictModel
-from unet_scaling.group.identity import emulated_cores, identify, own_processors
-from unet_scaling.group.processor_quota import enter_quota
+from unet_scaling.group.identity import identify
 from unet_scaling.group.watchdog import blocking, thread_ids
-from unet_scaling.study.dilation import clock_seconds, dilated, is_dilated
 
 PING_PONG_BYTES = tuple(4**power for power in range(0, 13))  # 1 B ... 16 MiB
 # A median of fewer repeats is one outlier; more than these make no figure better.
@@ -140,7 +139,7 @@ def _one_way_seconds(world: Any, other: int, size: int, leads: bool) -> tuple[in
             world.Send(message, dest=other) if turn else world.Recv(message, source=other)
         return clock_seconds() - begin
 
-    fitting = int(ROUND_TRIP_SECONDS_PER_SIZE / dilated(round_trip()))
+    fitting = int(ROUND_TRIP_SECONDS_PER_SIZE / wall_seconds(round_trip()))
     own_choice = min(MOST_ROUND_TRIP_REPEATS, max(FEWEST_ROUND_TRIP_REPEATS, fitting))
     other_choice = int(world.sendrecv(own_choice, other, source=other))
     repeats = own_choice if leads else other_choice
@@ -158,11 +157,12 @@ def main() -> None:
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
-    if is_dilated():  # be slowed as a worker of this rank is
+    own = machine()
+    if own.is_slowed:  # as a worker of this rank is
         identity = identify(os.environ)
-        cores = len(emulated_cores(identity))
-        os.sched_setaffinity(0, own_processors(identity.rank, cores, sorted(os.sched_getaffinity(0))))
-        enter_quota(identity, cores, thread_ids())
+        cores = own.dealt_cores(identity.local_rank) or []
+        os.sched_setaffinity(0, own.processors(identity.rank, cores))
+        own.enter_quota(identity.rank, len(cores), thread_ids())
     hosts = world.allgather(socket.gethostname())
     pairs = measure_pairs(world, hosts)
     if world.Get_rank() == 0:

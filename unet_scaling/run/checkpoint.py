@@ -37,13 +37,13 @@ from unet_scaling.base.errors import (
     or_user_error,
 )
 from unet_scaling.base.files import checksum_path, read_verified, retry_transient, write_verified
+from unet_scaling.base.machine import clock_seconds, wall_seconds
 from unet_scaling.base.validation import StrictModel
 from unet_scaling.format.facts import MANIFEST, differing_attempts
 from unet_scaling.format.record_lines import AttemptFacts, Epoch, Evaluation, Header
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import STOP_SIGNALS
 from unet_scaling.run import training_state
-from unet_scaling.study.dilation import clock_seconds, dilated
 from unet_scaling.study.study_file import CHECKPOINTS
 
 # The newest may be damaged: then the run goes on from the one before it.
@@ -315,7 +315,7 @@ class Interruption:
     def _enforce_grace_period(self, readable: int, abort: Callable[[Exception], None]) -> None:
         while os.read(readable, 1) != bytes([signal.SIGTERM]):
             pass
-        seconds = dilated(GRACE_SECONDS)
+        seconds = wall_seconds(GRACE_SECONDS)
         if not self._acknowledged.wait(seconds):
             limit = f"SIGTERM, and no safe point within {seconds:.0f} s"
             abort(NoSafePointError(f"{limit}: has another worker died?"))

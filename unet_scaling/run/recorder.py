@@ -26,6 +26,7 @@ from unet_scaling.base.errors import (
     or_user_error,
 )
 from unet_scaling.base.files import write_atomically, write_json_with_checksum, write_verified
+from unet_scaling.base.machine import CoreQuota, machine
 from unet_scaling.base.texts import score_title
 from unet_scaling.data.batches import RunData
 from unet_scaling.format.facts import moved
@@ -68,11 +69,9 @@ from unet_scaling.run.run_claim import RunClaim
 from unet_scaling.run.run_folder import RunFolder, abort_worker, new_record, take_run_folder
 from unet_scaling.run.training_state import WEIGHTS_NAME, Trained, save_weights, state_digests, weights_sha256
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.dilation import is_dilated
 from unet_scaling.study.study_file import LOG_NAME
 
 if TYPE_CHECKING:
-    from unet_scaling.group.processor_quota import ProcessorQuota
     from unet_scaling.measure.compute_recorder import ComputeRecorder
 
 # With which gradients travel under training.gradient_compression = "fp16".
@@ -206,7 +205,7 @@ class Recorder:
     def start_meter(self, replica: nn.Module, data: RunData) -> Meter:
         """Return what measures the epochs; with the budget, the network is probed first, outside the clock.
 
-        On a dilated cluster, every worker has its quota from here on; UserError where it cannot have one.
+        On a slowed machine, every worker has its quota from here on; UserError where it cannot have one.
         Epochs and evaluations from before the checkpoint are written after the probe.
         """
         config = self._run.config
@@ -228,14 +227,9 @@ class Recorder:
             self._write(line)
         return self._meter
 
-    def _enter_quota(self) -> "ProcessorQuota | None":
-        """Put this worker under its quota of a dilated cluster; None on a machine at speed."""
-        if not is_dilated():
-            return None
-        from unet_scaling.group.processor_quota import enter_quota
-
+    def _enter_quota(self) -> CoreQuota | None:
         cores = len(self._workers[self._group.rank].cores)
-        return enter_quota(self._group.identity, cores, thread_ids())
+        return machine().enter_quota(self._group.rank, cores, thread_ids())
 
     @property
     def folder(self) -> Path:
@@ -463,12 +457,12 @@ class StartupClock:
     def startup(self, group: Group) -> Startup | None:
         """Return the parts of all workers, alike on all.
 
-        None of a dilated cluster: there workers start without a quota, at no speed of the emulated machine.
+        None of a slowed machine: workers start without a quota, at no speed of the one that is stood for.
         """
         assert tuple(self._ends) == STARTUP_COLUMNS, f"parts {list(self._ends)}, not {STARTUP_COLUMNS}"
         own = np.diff(np.array([self._begun, *self._ends.values()], dtype=np.float64))
         parts = group.gather_array(own).clip(min=0).round(MILLISECOND_DIGITS)
-        if is_dilated():
+        if machine().is_slowed:
             return None
         return Startup.model_validate(dict(zip(STARTUP_COLUMNS, parts.T.tolist(), strict=True)))
 

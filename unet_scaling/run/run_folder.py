@@ -42,6 +42,7 @@ from unet_scaling.base.errors import (
     report_name,
 )
 from unet_scaling.base.files import remove_unfinished, write_json_with_checksum
+from unet_scaling.base.machine import wall_seconds
 from unet_scaling.base.texts import LAUNCH_HINT
 from unet_scaling.format.record import (
     RECORD_NAME,
@@ -60,7 +61,6 @@ from unet_scaling.run.checkpoint import Interruption
 from unet_scaling.run.run_claim import OWNER_NAME, RunClaim
 from unet_scaling.run.training_state import WEIGHTS_NAME
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.dilation import dilated
 from unet_scaling.study.study_file import CHECKPOINTS, LOG_NAME, config_path, read_config
 
 CLAIM_POLL_SECONDS = 1.0
@@ -108,7 +108,7 @@ def open_run(description: str) -> Iterator[RunFolder]:
     interruption.listen(partial(abort_worker, path, config, attempt))
     run = RunFolder(path, config, attempt, interruption=interruption)
     if config.workers > 1:
-        limit_seconds = dilated(config.training.timeout_seconds)
+        limit_seconds = wall_seconds(config.training.timeout_seconds)
         start_watchdog(limit_seconds, partial(abort_after_timeout, path, config, attempt))
     with reporting_errors(path, config, run.attempt):
         yield run
@@ -212,7 +212,7 @@ def abort_worker(folder: Path, config: RunConfig, attempt: int, error: Exception
     stack = _main_stack()
     _write(folder, config, attempt, error, _part_of_run(stack), "".join(traceback.format_list(stack)))
     print(f"error: worker {_rank()}: {error}", file=sys.stderr, flush=True)
-    time.sleep(dilated(ERROR_DRAIN_SECONDS))
+    time.sleep(wall_seconds(ERROR_DRAIN_SECONDS))
     errors.leave(EXIT_BUG)
 
 

@@ -15,8 +15,8 @@ from pydantic.json_schema import SkipJsonSchema
 from unet_scaling import CODE_FOLDER, IS_CLONE
 from unet_scaling import PROJECT as PROJECT
 from unet_scaling.base.errors import UserError
+from unet_scaling.base.machine import machine, wall_seconds
 from unet_scaling.base.validation import Allowed, StrictModel, validated
-from unet_scaling.study.dilation import dilated, is_dilated
 from unet_scaling.study.options import (
     Count,
     Criteria,
@@ -232,29 +232,29 @@ class RunConfig(StrictModel):
 def horovod_environment(config: RunConfig) -> dict[str, str]:
     """Return the variables by which Horovod takes its options, to be set before it starts.
 
-    By default it only warns of a worker that keeps the others waiting. On a dilated cluster all its times are
+    By default it only warns of a worker that keeps the others waiting. On a slowed machine all its times are
     as much longer.
     """
     knobs = config.horovod or HorovodKnobs()
-    limit = round(dilated(config.training.timeout_seconds + FALLBACK_SECONDS))
-    return _dilated_cycle_time(knobs).environment() | {
+    limit = round(wall_seconds(config.training.timeout_seconds + FALLBACK_SECONDS))
+    return _cycle_time_there(knobs).environment() | {
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, limit // 5)),
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(limit),
     }
 
 
-def _dilated_cycle_time(knobs: HorovodKnobs) -> HorovodKnobs:
-    """Return the options with the cycle time, which Horovod would else take from its variable, dilated."""
-    if not is_dilated():
+def _cycle_time_there(knobs: HorovodKnobs) -> HorovodKnobs:
+    """Return the options with the cycle time, which Horovod would else take from its variable, slowed."""
+    if not machine().is_slowed:
         return knobs
     found = os.environ.get(HOROVOD_CYCLE_TIME_VARIABLE) or HOROVOD_CYCLE_TIME_MILLISECONDS
     try:
-        undilated = float(found) if knobs.cycle_time_ms is None else knobs.cycle_time_ms
+        seconds = float(found) if knobs.cycle_time_ms is None else knobs.cycle_time_ms
     except ValueError:
         raise UserError(
             f"{HOROVOD_CYCLE_TIME_VARIABLE} = {found!r}: allowed: a number of milliseconds"
         ) from None
-    return knobs.model_copy(update={"cycle_time_ms": dilated(undilated)})
+    return knobs.model_copy(update={"cycle_time_ms": wall_seconds(seconds)})
 
 
 class StudyConfig(StrictModel):

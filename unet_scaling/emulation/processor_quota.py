@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 from unet_scaling.base.errors import UserError
-from unet_scaling.group.identity import Identity
-from unet_scaling.study.dilation import DILATION_VARIABLE, QUOTA_FOLDER_VARIABLE, dilation
 
-_CURE = "start the run in a job of `slurm/virtual_cluster up --dilate`"
+QUOTA_FOLDER_VARIABLE = "UNET_SCALING_QUOTA_FOLDER"
+"""The control group in which every worker makes its own."""
 MOUNTS = Path("/proc/self/mounts")
 # By their presence in a group its version is known: of version 1 and of version 2.
 QUOTA_V1 = "cpu.cfs_quota_us"
@@ -58,41 +57,38 @@ class ProcessorQuota:
         return sum(map(throttled_seconds, [self.folder, *self.folder.glob(f"{THREAD_GROUP}*")]))
 
 
-def enter_quota(identity: Identity, cores: int, threads: Collection[int]) -> ProcessorQuota:
-    """Put this process and its loader processes under the quota of so many cores.
+def enter_quota(
+    cluster: Path, rank: int, cores: int, threads: Collection[int], factor: float
+) -> ProcessorQuota:
+    """Put this process and its loader processes under the quota of so many cores, each slowed by a factor.
 
     Where it has several, each of its `threads` gets at most one: under the quota of the worker alone, one
     could run as fast as all its cores together. A thread that starts later shares the core of the one that
-    started it. Raises UserError where there is no group to make it in, or the kernel refuses it.
+    started it. Raises UserError where the kernel refuses a group in the folder of the `cluster`.
     """
     processors = len(os.sched_getaffinity(0))
-    if cores / dilation() > processors:
-        raise UserError(
-            f"{DILATION_VARIABLE} = {dilation():g}: {cores} cores of a worker need {cores / dilation():.3g} "
-            f"processors of this machine, which has {processors}; use `slurm/virtual_cluster up --dilate` "
-            f"with at least {cores / processors:g}"
-        )
-    cluster = _folder_of_cluster()
     for ended in cluster.glob("worker*.*"):  # for a group of each thread adds up
         if not Path("/proc", ended.suffix[1:]).exists():
             with suppress(OSError):  # another worker removes it, or it has a loader process yet
                 remove_group(ended)
-    folder = cluster / f"worker{identity.rank}.{os.getpid()}"
-    make_quota_group(folder, quota_of_cores(cores / dilation(), processors))
+    folder = cluster / f"worker{rank}.{os.getpid()}"
+    make_quota_group(folder, quota_of_cores(cores / factor, processors))
     children = [child.pid for child in active_children() if child.pid is not None]
     enter_group(folder, [os.getpid(), *children])
     if cores > 1:
         for thread in threads:
-            enter_thread_group(folder, thread, quota_of_cores(1 / dilation(), processors=1))
+            enter_thread_group(folder, thread, quota_of_cores(1 / factor, processors=1))
     return ProcessorQuota(folder, cores, processors)
 
 
-def _folder_of_cluster() -> Path:
-    text = os.environ.get(QUOTA_FOLDER_VARIABLE)
-    if not text or not Path(text).is_dir():
-        found = "is not set" if not text else f"= {text!r} is no folder"
-        raise UserError(f"{DILATION_VARIABLE} = {dilation():g}, but {QUOTA_FOLDER_VARIABLE} {found}: {_CURE}")
-    return Path(text)
+def own_processors(number: int, cores: int, processors: list[int]) -> list[int]:
+    """Return which processors of this machine stand for so many cores of a worker, or host, of this number.
+
+    All hosts are this machine, so workers are dealt out in turn. Never more than one has cores: its threads
+    must not run at once where they could not there.
+    """
+    first = number * cores
+    return sorted({processors[(first + number) % len(processors)] for number in range(cores)})
 
 
 @dataclass(frozen=True)
