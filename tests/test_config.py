@@ -1,5 +1,6 @@
 """Studies: the product of their axes, and errors that name file, key, value and what is allowed."""
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -14,7 +15,7 @@ from unet_scaling.base.errors import UserError
 from unet_scaling.base.validation import StrictModel
 from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.options import OPTION_TABLES, Criteria, HorovodKnobs
-from unet_scaling.study.study_file import read_study, recorded_study
+from unet_scaling.study.study_file import read_config, read_study, recorded_study
 
 STUDY = """
 frameworks = ["pytorch_native", "horovod"]
@@ -155,6 +156,18 @@ def test_refuses_more_runs_than_can_be_written_down_at_once(study: Path) -> None
     axes = {"training.batch_per_worker": list(range(1, 1000)), "repeats": 10_000}
     with pytest.raises(UserError, match=r"sweep\.toml: .*repeats = 10000 give 59940000 runs, at most 100000"):
         read_study(study, axes)
+
+
+@pytest.mark.parametrize("table", ["horovod", "pytorch_native", "lightning", "training", ""])
+def test_a_key_of_a_later_version_is_named(table: str, tmp_path: Path) -> None:
+    content = json.loads(make_point("horovod").model_dump_json())
+    where = content if not table else content.setdefault(table, {}) or {}
+    where["later_key"] = 1
+    if table:
+        content[table] = where
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=rf"{'.'.join(filter(None, (table, 'later_key')))}: unknown key; "):
+        read_config(tmp_path / "config.json")
 
 
 def test_any_change_changes_the_digest(study: Path) -> None:

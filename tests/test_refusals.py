@@ -169,6 +169,13 @@ def test_a_run_whose_attempts_differ_is_refused(tmp_path: Path, fact: str, chang
     )
 
 
+@pytest.mark.parametrize("name", ["NCCL_{}{x}", "NCCL_{0.__class__}", "NCCL_%s", "NCCL_{{"])
+def test_a_name_from_data_is_no_template(tmp_path: Path, name: str) -> None:
+    odd = run("horovod", **variable(**{name: "1"}))
+    found = report_of(write(tmp_path, [run(), run(), run("horovod"), odd])).left_out
+    assert [f"environment {name}: " in reason for reason in found.values()] == [True]
+
+
 ORDER = "order interleaved in time"
 ALONE = "one run at a time on a core"
 NODES = "same nodes"

@@ -209,7 +209,9 @@ def check_facts(row: str, subject: Checked) -> Check:
         if pair not in of_one.get(fact.name, ()):
             return ""
         values = [values_of(fact, (subject.headers[run["run"]] for run in side)) for side in both]
-        return in_both(fact.name, values, names_of_pair(subject.study, pair))
+        return in_both(
+            fact.title(next(iter(subject.headers.values()))), values, names_of_pair(subject.study, pair)
+        )
 
     if one_sided := _first_at_points(subject, unproven, told_by_one):
         return known_of_one(first_points(one_sided.values()), one_sided)

@@ -74,7 +74,7 @@ RUNS_AT_ONCE = 100
 FINAL_FATES = (IS_READ, NOT_ASKED, "diverged", "refused", "no throughput")
 # What decides the IoU. Device, host and software of a played run may be others than those of the real ones.
 # Beside emulated ones, which learn nothing, they have no speed to go with their IoU.
-DECIDE_IOU = ("computing", facts.MANIFEST, "training {}s", "test {}s", "initial weights")
+DECIDE_IOU = ("computing", facts.MANIFEST, "training", "test", "initial weights")
 # Runs are named so that one can be looked at; a note of all would hide the others.
 _MOST_OF_MAPS_NAMED = 5
 

@@ -308,13 +308,20 @@ def _below(schema: Schema, part: str | int) -> Schema | None:
     )
 
 
+def _properties(schema: Schema) -> Schema:
+    """Return the keys of a table, also of one that may be absent."""
+    return {name: key for each in branches(schema) for name, key in each.get("properties", {}).items()}
+
+
 def _unknown_key(schema: Schema, table: Schema, place: str, name: str) -> str:
-    tables = {other: each.get("properties", {}) for other, each in schema["properties"].items()}
+    known = _properties(table)
+    tables = {other: _properties(each) for other, each in schema["properties"].items()}
     elsewhere = [f"{other}.{name}" for other, names in tables.items() if name in names]
-    near = f"did you mean {' or '.join(elsewhere)}?" if elsewhere else did_you_mean(name, table["properties"])
-    if OTHER_NAMES.get(name) in table["properties"]:
+    near = f"did you mean {' or '.join(elsewhere)}?" if elsewhere else did_you_mean(name, known)
+    if OTHER_NAMES.get(name) in known:
         near = f"did you mean {OTHER_NAMES[name]}?"
-    return f"unknown key; {near or f'unet-scaling explain {place} lists those known'}".rstrip()
+    explained = " ".join(filter(None, ("unet-scaling explain", place, "lists those known")))
+    return f"unknown key; {near or explained}".rstrip()
 
 
 def _what_is_wrong(schema: Schema, fault: dict[str, Any]) -> str:

@@ -67,9 +67,10 @@ class Fact:
     `same`: runs that SAME gives one key have to agree in it; empty: they may differ, and are not refused.
     `stands`: the value that counts where runs differ, however few have it; empty: that of most.
     `row` of the fairness table answers for it; a value that is not `sound` proves nothing. `each` gives the
-    single values of a set; where sets may differ, the arms have to share most of them. {} in a name: what the
-    data consist of. Facts of all groups but "data" are told by scripts, too. `anew`: an attempt that differs
-    in it begins anew, since what was changed is the user's; another machine or software may be a mistake.
+    single values of a set; where sets may differ, the arms have to share most of them. Facts of all groups
+    but "data" are told by scripts, too. `anew`: an attempt that differs in it begins anew, since what was
+    changed is the user's; another machine or software may be a mistake. A name `of_samples` ends in what the
+    data consist of.
     """
 
     group: FactGroup
@@ -81,6 +82,7 @@ class Fact:
     each: Callable[[Any], Iterable[object]] | None = None
     stands: str = ""
     anew: bool = False
+    of_samples: bool = False
 
     @property
     def is_free_set(self) -> bool:
@@ -91,9 +93,9 @@ class Fact:
         """Return its value in one record; of a set all values, sorted."""
         return ", ".join(sorted(values_of(self, [facts]))) or None if self.each else self.value(facts)
 
-    def title(self, facts: Any) -> str:  # noqa: ANN401, of a header where the name has {}
+    def title(self, facts: Any) -> str:  # noqa: ANN401, of a header where the name is of samples
         """Return the name, with what the data of these facts consist of."""
-        return self.name.format(facts.config.sample) if "{}" in self.name else self.name
+        return f"{self.name} {facts.config.sample}s" if self.of_samples else self.name
 
 
 def values_of(fact: Fact, headers: Iterable[Provenance]) -> list[str]:
@@ -186,9 +188,10 @@ FACTS: tuple[Fact, ...] = (
     Fact("data", MANIFEST, "options", BATCHES, lambda header: header.manifest_sha256),
     Fact("data", "task", "all", BATCHES, task_words),
     *(Fact("data", f"task.{name}", "all", "", value) for name, value in _SWITCHES.items()),
-    Fact("data", "training {}s", "options", BATCHES, lambda header: f"{header.train_images:,}"),
-    Fact("data", "test {}s", "options", EVALUATED, lambda header: f"{header.test_images:,}"),
-    Fact("data", "scale of the {}s", "", "", scale_words),
+    Fact("data", "training", "options", BATCHES, lambda header: f"{header.train_images:,}",
+         of_samples=True),
+    Fact("data", "test", "options", EVALUATED, lambda header: f"{header.test_images:,}", of_samples=True),
+    Fact("data", "scale of the", "", "", scale_words, of_samples=True),
     Fact("data", "seeds", "repeat", BATCHES, lambda header: str(header.config.seed)),
     Fact("data", "initial weights", "seed", WEIGHTS, lambda header: header.initial_weights_sha256[:16]),
     Fact("data", "gradient bytes", "options", TRAINING, lambda told: str(told.gradient_bytes or "") or None),
@@ -309,7 +312,7 @@ def differing_attempts(header: Header) -> Iterator[tuple[Fact, str]]:
             if not fact.is_free_set and old is not None and new is not None and old != new:
                 before, after = parted(old, new)
                 last = f"but {after} in attempt {other.attempt}"
-                yield fact, f"{fact.name}: {before} in attempt {first.attempt}, {last}"
+                yield fact, f"{fact.title(header)}: {before} in attempt {first.attempt}, {last}"
 
 
 def moved(header: Header) -> str:
