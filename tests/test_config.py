@@ -160,7 +160,7 @@ def test_refuses_more_runs_than_can_be_written_down_at_once(study: Path) -> None
 
 @pytest.mark.parametrize("table", ["horovod", "pytorch_native", "lightning", "training", ""])
 def test_a_key_of_a_later_version_is_named(table: str, tmp_path: Path) -> None:
-    content = json.loads(make_point("horovod").model_dump_json())
+    content = json.loads(make_point(tmp_path).model_dump_json())
     where = content if not table else content.setdefault(table, {}) or {}
     where["later_key"] = 1
     if table:
