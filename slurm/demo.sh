@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The demo study on this machine: synthetic indents, or the folder of images given.
-# Called by `make demo`: demo.sh [DATA_FOLDER] [options of submission.sh ...]; DEMO_LOGS: where its study is (logs).
+# Called by `make demo`: demo.sh [DATA_FOLDER] [options of submission.sh ...]; DEMO_LOGS: where its study is (logs);
+# DEMO_FOREGROUND: which mask values count, where `data check` asks.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -31,7 +32,9 @@ else
     data=$(realpath "$data")
     study=demo-$(basename "$data" | tr -c 'A-Za-z0-9._\n-' '_')-$(cksum <<<"$data" | cut -d ' ' -f 1)
     mkdir -p "$logs/$study"
-    .venv/bin/python -m unet_scaling.data check "$data" --manifest "$logs/$study/manifest.json"
+    .venv/bin/python -m unet_scaling.data check "$data" --manifest "$logs/$study/manifest.json" \
+        ${DEMO_FOREGROUND:+--foreground "$DEMO_FOREGROUND"}
+    [ -z "${DEMO_FOREGROUND:-}" ] || options+=(--set "data.foreground=$DEMO_FOREGROUND")
     options+=(--name "$study" --set "data.folder=$data"
         --set "data.manifest=$(realpath "$logs/$study/manifest.json")")
 fi

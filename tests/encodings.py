@@ -103,7 +103,8 @@ def pngs() -> Iterator[Encoding]:
     for bits in (1, 2, 4, 8, 16):
         values = below(2**bits)
         shown = values if bits == 16 else values * np.uint8(255 // (2**bits - 1))
-        yield Encoding(f"png grey {bits} bit", png(values, bits, 0), shown, shown)
+        stored = values if bits > 1 else shown
+        yield Encoding(f"png grey {bits} bit", png(values, bits, 0), shown, stored)
         level = (b"tRNS", struct.pack(">H", int(values[0, 0])))
         yield Encoding(f"png grey {bits} bit with a transparent level", png(values, bits, 0, level), "alpha")
     for bits in (8, 16):
@@ -125,7 +126,7 @@ def pngs() -> Iterator[Encoding]:
     hidden = png(index, 8, 3, (b"PLTE", colours.tobytes()), (b"tRNS", b"\0"))
     yield Encoding("png palette with a transparent colour", hidden, "alpha", index)
     greys = np.repeat(np.arange(255, -1, -1, dtype=np.uint8), 3)
-    yield Encoding("png palette of greys", png(GREY, 8, 3, (b"PLTE", greys.tobytes())), None, 255 - GREY)
+    yield Encoding("png palette of greys", png(GREY, 8, 3, (b"PLTE", greys.tobytes())), None, GREY)
     gamma = [(b"gAMA", struct.pack(">I", 100000)), (b"iCCP", b"x\0\0" + zlib.compress(b"no profile"))]
     yield Encoding("png with gamma", png(GREY, 8, 0, gamma[0]), GREY)
     yield Encoding("png with a profile", png(GREY, 8, 0, gamma[1]), GREY)
@@ -191,10 +192,11 @@ def tiffs_of_pixels() -> Iterator[Encoding]:
         shown = values * np.uint8(255 // (2**bits - 1)) if bits < 8 else values
         for order in "<>":
             content = raw_tif({258: [bits]}, b"".join(packed_bits(values, bits)), order)
-            yield Encoding(f"tif {bits} bit {order}", content, shown, shown)
+            stored = values if bits > 1 else shown
+            yield Encoding(f"tif {bits} bit {order}", content, shown, stored)
         white = raw_tif({258: [bits], 262: [0]}, b"".join(packed_bits(values, bits)))
         top = 255 if bits < 8 else 2**bits - 1
-        yield Encoding(f"tif {bits} bit white is zero", white, top - shown)
+        yield Encoding(f"tif {bits} bit white is zero", white, top - shown, stored)
     yield Encoding("tif 6 bit", raw_tif({258: [6]}, b"".join(packed_bits(below(64), 6))), "6 bits")
     few = below(4)
     tags: dict[int, Sequence[int]] = {258: [2], 262: [3], 320: list(PALETTE[:, :4].ravel() * 257)}
@@ -225,7 +227,8 @@ def tiffs_of_pixels() -> Iterator[Encoding]:
 
 def tiffs_of_colours() -> Iterator[Encoding]:
     yield Encoding("tif RGB 16 bit", tif(DEEP_COLOUR, photometric="rgb"), DEEP_COLOUR)
-    yield Encoding("tif white is zero", tif(GREY, photometric="miniswhite"), 255 - GREY, 255 - GREY)
+    yield Encoding("tif white is zero", tif(GREY, photometric="miniswhite"), 255 - GREY, GREY)
+    yield Encoding("tif of true and false", tif(BITS, photometric="miniswhite"), 255 - BINARY, BINARY)
     colours = PALETTE.T.astype(np.uint8)[GREY]
     for name, factor in (("", 257), (" of 8 bits", 1)):
         content = tif(GREY, photometric="palette", colormap=PALETTE * np.uint16(factor))

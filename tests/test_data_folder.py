@@ -109,6 +109,28 @@ def test_values_are_judged_over_the_whole_data_set_by_all_their_bits(tmp_path: P
         check_folder(tmp_path)
 
 
+@pytest.mark.parametrize(("objects", "rest", "given"), [(0, 255, "<1"), (0, 1, "<1"), (3, 250, "<128")])
+def test_where_most_pixels_are_foreground_both_readings_are_asked(
+    data: Command, tmp_path: Path, objects: int, rest: int, given: str
+) -> None:
+    """Objects that are stored as the lower value; both answers work, and neither is asked again."""
+    make_folder(tmp_path, count=2)
+    for path in (tmp_path / "masks").iterdir():
+        mask = np.full((12, 16), rest, np.uint8)
+        mask[3:6, 4:9] = objects
+        save(path, mask)
+    rule = [] if given == "<1" else ["--foreground", ">127"]
+    if not rule:
+        code, _, error = data("check", tmp_path)
+        assert code == 65
+        assert "92.2% of the pixels are foreground by the rule 'nonzero'" in error
+        assert "--foreground 'nonzero'; " in error
+        assert f"--foreground '{given}' (7.8%)" in error
+    for answer, pixels in ((rule[1] if rule else "nonzero", 12 * 16 - 15), (given, 15)):
+        assert data("check", tmp_path, "--foreground", answer)[0] == 0
+        assert {pair.foreground_pixels for pair in check_folder(tmp_path, answer).pairs} == {pixels}
+
+
 def test_a_manifest_is_written_over_no_other_file_and_made_again_where_it_was(
     data: Command, folder: Path, tmp_path: Path
 ) -> None:

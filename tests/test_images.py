@@ -354,7 +354,7 @@ def test_a_rule_selects_values_at_their_full_depth_and_finds_those_it_does_not_p
 
 
 @pytest.mark.parametrize(
-    "rule", ["", "0", "0,1", "white", ">", ">65535", "70000", "-1", "1;2", "1,", "<5", "٣"]
+    "rule", ["", "0", "0,1", "white", ">", ">65535", "70000", "-1", "1;2", "1,", "<0", "<70000", "<", "٣"]
 )
 def test_an_invalid_rule_names_the_key_and_what_was_found(rule: str) -> None:
     with pytest.raises(UserError) as caught:

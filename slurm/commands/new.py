@@ -21,7 +21,7 @@ from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.texts import called, count
 from unet_scaling.base.validation import as_toml, counts, setting
-from unet_scaling.data.checking import check_folder, sample_folder
+from unet_scaling.data.checking import check_folder, require_meant, sample_folder
 from unet_scaling.data.folder import MANIFEST_NAME, NAMES_HELP, find_pairs, read_manifest, write_manifest
 from unet_scaling.data.order import count_test_images
 from unet_scaling.group.gpus import Gpus, visible_gpus
@@ -245,6 +245,8 @@ def image_choices(arguments: argparse.Namespace, most_workers: int) -> tuple[lis
     else:
         sample = sample_folder(folder, find_pairs(folder, names)[0])
         manifest = check_folder(folder, foreground or sample.foreground, names)
+        if not foreground:
+            require_meant(manifest, folder)
         write_manifest(manifest, path)
     pairs = manifest.pairs
     height = round(median(pair.height for pair in pairs))

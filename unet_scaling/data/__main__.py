@@ -11,7 +11,7 @@ from statistics import median
 
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import run_program
-from unet_scaling.data.checking import check_folder, sample_folder
+from unet_scaling.data.checking import check_folder, require_meant, sample_folder
 from unet_scaling.data.folder import (
     ALLOWED,
     MANIFEST_NAME,
@@ -50,7 +50,9 @@ def main() -> None:
         print("fetched" if fetch(folder) else f"{folder}: exists already")
     path = arguments.manifest or folder / MANIFEST_NAME
     require_replaceable(path)
-    manifest = check_folder(folder, foreground, names)
+    manifest = check_folder(folder, foreground or "nonzero", names)
+    if not foreground:
+        require_meant(manifest, folder)
     write_manifest(manifest, path)
     print("\n".join(_summary(manifest)))
     print(f"range       {sample_folder(folder, manifest.files).range}")
@@ -67,7 +69,7 @@ def command_line() -> CommandLine:
         command.add_argument("folder", type=Path, metavar="FOLDER")
         command.add_argument("--manifest", type=Path, help=f"default: FOLDER/{MANIFEST_NAME}")
         if name != "make":
-            command.add_argument("--foreground", default="nonzero", help=f"{ALLOWED} (default: %(default)s)")
+            command.add_argument("--foreground", help=f"{ALLOWED} (default: nonzero)")
             command.add_argument("--names", metavar="IMAGE:MASK", help=NAMES_HELP)
     for option, default, meaning in (
         ("count", 64, "images"),

@@ -42,6 +42,8 @@ MIDDLE_OF_GREY_8_BIT = 127
 # Cells fill 0.5 to 1 of the rectangle around them; a level of grey, scattered or in rings, less than 0.15.
 FEWEST_PIXELS_OF_OBJECT = 4
 LEAST_FILLED_SHARE = 0.2
+# Of all pixels: objects of interest seldom fill more, and what is stored the other way round always does.
+MOST_FOREGROUND = 0.5
 
 
 def check_folder(folder: Path, foreground: str = "nonzero", names: str | None = None) -> Manifest:
@@ -88,6 +90,23 @@ def check_folder(folder: Path, foreground: str = "nonzero", names: str | None = 
             lines.append(f"... and {len(problems) - MOST_PROBLEMS_LISTED} more")
         raise UserError("\n       ".join(lines), EXIT_BAD_DATA)
     return Manifest(foreground=rule.text, pairs=entries)
+
+
+def require_meant(manifest: Manifest, folder: Path) -> None:
+    """Raise UserError (65) with both readings where most pixels are foreground by a rule that nobody gave.
+
+    Objects that are numbered, and classes, are not stored the other way round.
+    """
+    rule = parse_foreground(manifest.foreground)
+    pixels = sum(pair.height * pair.width for pair in manifest.pairs)
+    share = sum(pair.foreground_pixels for pair in manifest.pairs) / pixels
+    if share > MOST_FOREGROUND and not rule.values and rule.text != ">0":
+        raise UserError(
+            f"{folder / MASKS_FOLDER}: {share:.1%} of the pixels are foreground by the rule {rule.text!r}. If "
+            f"that is meant, say --foreground '{rule.text}'; if the rest is what counts, --foreground "
+            f"'{rule.other_reading}' ({1 - share:.1%})",
+            EXIT_BAD_DATA,
+        )
 
 
 def _check_pair(

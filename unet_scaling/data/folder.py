@@ -38,7 +38,7 @@ SAME_NAMES = "*:*"
 NAMES_HELP = "how files are named, as '*:*_mask'; * is what image and mask share (default: found)"
 # To find how a folder names its masks: the first may be one without image.
 MOST_TRIED_PAIRS = 3
-ALLOWED = "'nonzero', values such as '255' or '1,2', or a threshold such as '>127'"
+ALLOWED = "'nonzero', values such as '255' or '1,2', or a threshold such as '>127' or '<1'"
 # Of a 16-bit mask.
 HIGHEST_VALUE = 65535
 
@@ -176,16 +176,29 @@ class Foreground:
     nonzero   0 is background; one other value, the same in the whole data set, is foreground
     1,2       these values are foreground, 0 is background, any other value is a mistake
     >127      values above are foreground, all others background
+    <128      values below are foreground, all others background; <1: objects are stored as 0
     """
 
     text: str
     values: frozenset[int] = frozenset()
     threshold: int | None = None
 
+    @property
+    def is_below(self) -> bool:
+        return self.text.startswith("<")
+
+    @property
+    def other_reading(self) -> str:
+        """Return the rule by which foreground and background change places."""
+        if self.threshold is None:
+            return "<1"
+        return f">{self.threshold - 1}" if self.is_below else f"<{self.threshold + 1}"
+
     def mask(self, pixels: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.uint8]:
         """Return 1 where a pixel is foreground, else 0; the shape is kept."""
         if self.threshold is not None:
-            return np.asarray(pixels > self.threshold, dtype=np.uint8)
+            side = pixels < self.threshold if self.is_below else pixels > self.threshold
+            return np.asarray(side, dtype=np.uint8)
         if not self.values:
             return np.asarray(pixels != 0, dtype=np.uint8)
         return np.asarray(np.isin(pixels, list(self.values)), dtype=np.uint8)
@@ -207,6 +220,8 @@ def parse_foreground(rule: str) -> Foreground:
         return Foreground(text)
     if re.fullmatch(r">\d{1,5}", text, re.ASCII) and int(text[1:]) < HIGHEST_VALUE:
         return Foreground(f">{int(text[1:])}", threshold=int(text[1:]))
+    if re.fullmatch(r"<\d{1,5}", text, re.ASCII) and 0 < int(text[1:]) <= HIGHEST_VALUE:
+        return Foreground(f"<{int(text[1:])}", threshold=int(text[1:]))
     if re.fullmatch(r"\d{1,5}(,\d{1,5})*", text, re.ASCII):
         values = sorted({int(value) for value in text.split(",")})
         if values[0] > 0 and values[-1] <= HIGHEST_VALUE:

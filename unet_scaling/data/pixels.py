@@ -38,6 +38,8 @@ LUMINOSITY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 COMPRESSIONS = dict.fromkeys((1, 2, 3, 4, 5, 8, 32773, 32946, 34925, 50000), True)
 COMPRESSIONS |= dict.fromkeys((7, 34887, 50001), False)
 PREDICTED = (5, 8, 32946, 34925, 50000)
+# Of these white is 0 by their standard: who writes a mask with them turns it round.
+FAX = (2, 3, 4)
 # White is zero, black is zero, RGB, palette and, with JPEG, YCbCr.
 TIFF_CHANNELS = {0: 1, 1: 1, 2: 3, 3: 1, 6: 3}
 ORIENTATION = 274
@@ -71,9 +73,10 @@ def read_bytes(path: Path) -> bytes:
 def decode(path: Path, content: bytes, mask: bool = False) -> Pixels:
     """Return pixels [height, width, 1 to 4 channels], turned as their orientation says; 0 is black.
 
-    The content says the format. A coloured palette gives its colours, or its indices as the values of a
-    `mask`. UserError (65) names the file and the cure: where it is cut off, holds several images, colours
-    other than grey and RGB, an alpha that hides something, NaN, or a mask with a lossy compression.
+    The content says the format. Of a `mask` the stored values count, whatever a viewer shows: a palette gives
+    its indices, and zeros that are called white stay zeros; of 1 bit values are 0 and 255. UserError (65)
+    names the file and the cure: where it is cut off, holds several images, colours other than grey and RGB,
+    an alpha that hides something, NaN, or a mask with a lossy compression.
     """
     try:
         pixels = _decode_any(content, mask)
@@ -183,13 +186,14 @@ def _decode_png_or_jpeg(content: bytes, mask: bool) -> Pixels:
     if frames > 1:
         raise _UnreadError(f"holds {frames} images; save the one that you mean as a file of its own")
     depth, colour_type = content[24:26]
-    colours = np.reshape(image.getpalette() or [0, 0, 0], (-1, 3))
-    if image.mode == "P" and mask and (colours != colours[:, :1]).any():
+    if image.mode == "P" and mask:
         pixels = np.asarray(image)
     elif image.has_transparency_data or (depth == 16 and colour_type != 0):
         pixels = imagecodecs.png_decode(content)
     else:
         pixels = np.asarray(image.convert({"1": "L", "P": "RGB"}.get(image.mode, image.mode)))
+    if mask and colour_type == 0 and depth in (2, 4):  # Pillow spreads them over 0 to 255
+        pixels = pixels // np.uint8(255 // (2**depth - 1))
     # Pillow looks for EXIF behind the pixels, and decodes them for that.
     tags = image.getexif() if b"eXIf" in content else {}
     return _oriented(pixels, tags.get(ORIENTATION, 1))
@@ -212,11 +216,12 @@ def _decode_tiff(content: bytes, mask: bool) -> Pixels:
         raise _UnreadError(f"holds {pixels.shape} pixels; save it as one image of grey or RGB")
     if pixels.dtype == np.bool_:
         pixels = pixels.astype(np.uint8)
-    if page.bitspersample < 8 and colours is None:
+    if page.bitspersample < 8 and colours is None and not (mask and page.bitspersample > 1):
         pixels = pixels * np.uint8(255 // (2**page.bitspersample - 1))
-    if page.photometric == PHOTOMETRIC.MINISWHITE:
+    # tifffile and scikit-image write a mask of true and false as it is, and call its zeros white.
+    if page.photometric == PHOTOMETRIC.MINISWHITE and (not mask or page.compression in FAX):
         pixels = pixels.dtype.type(2 ** max(8, page.bitspersample) - 1) - pixels
-    if page.photometric == PHOTOMETRIC.PALETTE and not (mask and (colours != colours[0]).any()):
+    if page.photometric == PHOTOMETRIC.PALETTE and not mask:
         # Colours have 16 bits, those of 8-bit files being multiples of 257; some software writes 8.
         pixels = np.moveaxis(colours[:, pixels], 0, -1) // (257 if colours.max() > 255 else 1)
         pixels = pixels.astype(np.uint8)

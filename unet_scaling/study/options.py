@@ -84,7 +84,7 @@ class Data(StrictModel):
     channels: Literal[1, 3] = Field(1, description="1 converts to grey, 3 to colour")
     foreground: str = Field(
         "nonzero",
-        description="mask values that count as foreground: 'nonzero', '255', '1,2', or '>127'",
+        description="mask values that count as foreground: 'nonzero', '255', '1,2', '>127' or '<1'",
         examples=["255"],
     )
     intensity: Literal["dtype", "image"] = Field(
