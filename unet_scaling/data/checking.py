@@ -102,8 +102,8 @@ def require_meant(manifest: Manifest, folder: Path) -> None:
     share = sum(pair.foreground_pixels for pair in manifest.pairs) / pixels
     if share > MOST_FOREGROUND and not rule.values and rule.text != ">0":
         raise UserError(
-            f"{folder / MASKS_FOLDER}: {share:.1%} of the pixels are foreground by the rule {rule.text!r}. If "
-            f"that is meant, say --foreground '{rule.text}'; if the rest is what counts, --foreground "
+            f"{folder / MASKS_FOLDER}: {share:.1%} of the pixels are foreground by the rule {rule.text!r}. "
+            f"If that is meant, say --foreground '{rule.text}'; if the rest is what counts, --foreground "
             f"'{rule.other_reading}' ({1 - share:.1%})",
             EXIT_BAD_DATA,
         )
