@@ -6,7 +6,7 @@
 import ast
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from graphlib import CycleError, TopologicalSorter
@@ -92,6 +92,13 @@ CONTRACT_NAMES = {
     "caption",
     "alternative",
 }
+# Attributes of a study that differ by its kind, of whatever they are read, and those that other objects have
+# under the same name.
+OF_A_KIND = (
+    "compares", "unlearned", "restricted", "provenance_known", "maps_only", "all_left_out", "with_maps",
+)  # fmt: skip
+PARTS_OF_A_STUDY = ("kind", "played", "scripts", "subject")
+KINDS_STAND_IN = ("analysis/kinds/", "analysis/study.py")
 MOST_LINES_OF_FUNCTION = 60
 MOST_LINES_OF_FILE = 600
 NAMED_PATH = re.compile(r"\b((?:unet_scaling|analysis|slurm|tests|benchmarks|docs|environment)/[\w./*-]*\w)")
@@ -339,6 +346,71 @@ def functions_and_files_are_short() -> list[str]:
     ]
 
 
+def branches_on_a_kind_of_study() -> list[str]:
+    """Return conditions of the analysis that ask what kind a study is, or which parts it has.
+
+    A kind answers for itself: in analysis/study.py, where it is an object, and in analysis/kinds/.
+    """
+    found = []
+    for module in modules("analysis"):
+        if module.file.startswith(KINDS_STAND_IN):
+            continue
+        counted: set[ast.AST] = set()
+        for node in ast.walk(module.tree):
+            for condition in conditions(node):
+                if condition not in counted and asks_for_a_kind(condition):
+                    counted |= set(ast.walk(condition))
+                    found.append(f"{module.file}:{condition.lineno}: {ast.unparse(condition)}")
+    return found
+
+
+def conditions(node: ast.AST) -> list[ast.expr]:
+    """Return the conditions of a statement or expression, the whole before its parts."""
+    if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert):
+        return [node.test]
+    if isinstance(node, ast.comprehension):
+        return node.ifs
+    return [node] if isinstance(node, ast.BoolOp) else []
+
+
+def asks_for_a_kind(condition: ast.expr) -> bool:
+    """Tell whether a condition reads what only a study of some kind has."""
+    return any(
+        node.attr in OF_A_KIND
+        or (node.attr in PARTS_OF_A_STUDY and ast.unparse(node.value).split(".")[-1] == "study")
+        or (node.attr == "headers" and node in tested(condition))
+        for node in ast.walk(condition)
+        if isinstance(node, ast.Attribute)
+    )
+
+
+def tested(condition: ast.expr) -> list[ast.expr]:
+    """Return what a condition takes for true or false, without the `and`, `or` and `not` around it."""
+    if isinstance(condition, ast.BoolOp):
+        return [each for value in condition.values for each in tested(value)]
+    if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
+        return tested(condition.operand)
+    return [condition]
+
+
+def functions_of_a_whole_study() -> list[str]:
+    """Return functions of the analysis that take all tables of a study, not those that they read."""
+    return [
+        f"{module.file}:{function.lineno}: {function.name}"
+        for module, function in functions(modules("analysis"))
+        if any(
+            ast.unparse(argument.annotation) in ("Study", "Study | None")
+            for argument in ast.walk(function.args)
+            if isinstance(argument, ast.arg) and argument.annotation
+        )
+    ]
+
+
+# What there should be little of, and the most that there may be: these numbers only fall.
+BUDGETS: Mapping[Callable[[], list[str]], int] = {
+    branches_on_a_kind_of_study: 50,
+    functions_of_a_whole_study: 135,
+}
 RULES: Sequence[Callable[[], list[str]]] = (
     folder_order,
     nothing_points_upward,
@@ -357,3 +429,6 @@ if __name__ == "__main__":
     for rule in RULES:
         breaches = rule()
         print(f"{rule.__name__}: {len(breaches)}", *breaches, sep="\n  ")
+    for count, most in BUDGETS.items():
+        found = count()
+        print(f"{count.__name__}: {len(found)} of {most}", *found, sep="\n  ")

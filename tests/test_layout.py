@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.layout_rules import RULES
+from tests.layout_rules import BUDGETS, RULES
 from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT, Framework
 
 
@@ -16,6 +16,12 @@ from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT, Framework
 def test_the_code_keeps(rule: Callable[[], list[str]]) -> None:
     breaches = rule()
     assert not breaches, "\n".join([str(rule.__doc__), *breaches])
+
+
+@pytest.mark.parametrize("count", BUDGETS, ids=lambda count: count.__name__)
+def test_there_are_no_more_than_the_budget_has(count: Callable[[], list[str]]) -> None:
+    found = count()
+    assert len(found) <= BUDGETS[count], "\n".join([str(count.__doc__), *found])
 
 
 # What a login node runs, and a worker, whose imports are most of a short run's seconds outside of its epochs.
