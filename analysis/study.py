@@ -366,6 +366,15 @@ class Study:
         is_emulated = any(header.is_emulated for header in self.headers.values())
         return EMULATED if is_emulated else MEASURED
 
+    @cached_property
+    def timed(self) -> "Study":
+        """The study without disturbed launches, where enough others of their point remain.
+
+        What a launch learned does not depend on its speed: of its IoU the whole study tells.
+        """
+        counted = counts_for_speed(self.runs, self.runs["disturbed"] != "", POINT)
+        return self if counted.all() else replace(self, runs=self.runs[counted])
+
     @property
     def subject(self) -> "Study":
         """The part that a report is about: where no run has a speed, the played ones, or those of maps."""
@@ -414,6 +423,18 @@ class Study:
         """The frameworks besides the compared pair that have usable runs."""
         used = set(self.runs["framework"]) - set(COMPARED)
         return tuple(framework for framework in NAMES if framework in used)
+
+
+def counts_for_speed(
+    launches: pd.DataFrame, disturbed: "pd.Series[bool]", columns: list[str]
+) -> NDArray[np.bool_]:
+    """Return which launches, or pairs of them, count: all of a group in which too few are undisturbed.
+
+    A group is what agrees in `columns`. An interval needs 3 launches, so fewer are not preferred to more.
+    """
+    groups = [launches[name] for name in columns]
+    quiet = (~disturbed).groupby(groups, sort=False, dropna=False).transform("sum")
+    return np.asarray(~disturbed | (quiet < FEWEST_REPEATS), dtype=np.bool_)
 
 
 def run_table(rows: Sequence[Run]) -> pd.DataFrame:

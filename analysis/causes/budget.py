@@ -30,7 +30,6 @@ from analysis.numbers.stats import (
     bounds,
     launches_of,
     median_intervals,
-    timed,
 )
 from analysis.study import COMPARED, ENDS, FEWEST_REPEATS, NAMES, NAN, POINT, Array, Study, bounded
 from analysis.text import Row, count, percent
@@ -205,7 +204,7 @@ def budget_table(study: Study) -> pd.DataFrame:
     The parts sum to `deviation`; a negative part takes less time per image than on 1 worker. Intervals are
     paired by repeat where both points have the same ones. What is missing is in `budget_notes`.
     """
-    study = timed(study)
+    study = study.timed
     runs = study.runs.reset_index(drop=True)
     shares = share_array(run_shares(study))
     launches = launches_of(runs, POINT)
@@ -346,7 +345,7 @@ def network_table(study: Study) -> pd.DataFrame:
         for run, probe in study.probes.groupby("run", observed=True)
         if study.headers[str(run)].config.strategy.averages_gradients
     ]
-    runs = timed(study).runs.merge(pd.DataFrame(measured, columns=["run", *_MEASURED]), on="run")
+    runs = study.timed.runs.merge(pd.DataFrame(measured, columns=["run", *_MEASURED]), on="run")
     rows = []
     for key, point in runs.groupby(POINT, sort=False):
         if point[["wire_seconds", "latency_seconds"]].isna().any(axis=None):

@@ -32,7 +32,7 @@ from analysis.causes.budget import (
 )
 from analysis.judge.decide import Recommendation, slower_framework
 from analysis.numbers.contrast import shows_none, sides
-from analysis.numbers.stats import SHARE, apart, bounds, launches_of, timed
+from analysis.numbers.stats import SHARE, apart, bounds, launches_of
 from analysis.read.facts import is_sharing
 from analysis.study import COMPARED, CONFIDENCE, ENDS, NAN, POINT, SERIES, Study, bounded
 from analysis.text import lines
@@ -326,7 +326,7 @@ def point_facts(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> It
 
     They are of the launches that count for speed; `budget` and `network` are tables of this study.
     """
-    study = timed(study)
+    study = study.timed
     runs = study.runs.reset_index(drop=True)
     if runs.empty:
         return

@@ -133,7 +133,7 @@ def _ratios(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> pd.Dat
 def _speeds(side: StudySide, points: Sequence[StudyPoint]) -> Sample:
     """Return the logarithms of the throughputs of the launches that count for speed."""
     numbers = {run: number for number, point in enumerate(points) for run in point.runs}
-    runs = stats.timed(side.study).runs
+    runs = side.study.timed.runs
     runs = runs[runs["run"].isin([*numbers])]
     point = np.asarray(runs["run"].map(numbers), dtype=np.int64)
     launches = stats.Launches(point, len(points), runs["repeat"].to_numpy(dtype=np.int64))

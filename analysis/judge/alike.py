@@ -15,7 +15,7 @@ from scipy import special  # type: ignore[import-untyped]
 from analysis.judge.gpus import BY_POWER, ENERGY, gpu_remarks, listed_reasons, run_gpus
 from analysis.judge.launch_checks import Checked
 from analysis.numbers import contrast
-from analysis.numbers.stats import CHANCE_OF_APART, apart, timed
+from analysis.numbers.stats import CHANCE_OF_APART, apart
 from analysis.study import NOT_RECORDED, POINT, Array, Study
 from analysis.text import Row, count, number, percent
 from unet_scaling.format.record_lines import STARTUP_COLUMNS
@@ -110,7 +110,7 @@ def seconds_beside_training(study: Study, point: Row) -> dict[str, float]:
 
     Times and costs are of training alone: what is together less than LEAST_BESIDE of it need not be said.
     """
-    runs = timed(study).runs
+    runs = study.timed.runs
     own = runs[(runs[POINT] == [point[name] for name in POINT]).all(axis=1)]["run"]
     starts = (
         study.startups.groupby(study.startups["run"].astype(str))[list(STARTUP_COLUMNS)].max().sum(axis=1)
@@ -153,7 +153,7 @@ def check_gpus(subject: Checked) -> contrast.Check | None:
 
 def check_others(subject: Checked) -> contrast.Check:
     """Check that nothing else that is recorded speaks against a framework: load, memory, start, and so on."""
-    figures = run_figures(timed(subject.study))
+    figures = run_figures(subject.study.timed)
     if figures["helpers"].isna().all():  # nor the rest of what decides speed
         return contrast.not_known(NOT_RECORDED)
     alike = f"at {count(len(subject.sides), 'point')} no other figure speaks against a framework"

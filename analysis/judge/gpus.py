@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
-from analysis.numbers.stats import timed
 from analysis.study import GPU_COLUMNS, POINT, Study
 from analysis.text import count
 
@@ -51,7 +50,7 @@ def gpu_table(study: Study) -> pd.DataFrame:
     gpus = run_gpus(study)
     if gpus.empty:
         return pd.DataFrame(columns=GPU_TABLE_COLUMNS)
-    runs = timed(study).runs[["run", *POINT]].merge(gpus.reset_index(), on="run")
+    runs = study.timed.runs[["run", *POINT]].merge(gpus.reset_index(), on="run")
     points = runs.drop(columns="run").groupby(POINT, sort=False)
     table = points.median(numeric_only=True).assign(
         repeats=points.size(), energy_from=gpus["energy_from"].iloc[0]

@@ -146,7 +146,7 @@ def outlying_launches(study: Study) -> pd.DataFrame:
     minus 1), farthest first. The deviation is the usual one of the study, or the point's own if it is larger.
     Points of fewer than 3 launches have none.
     """
-    runs = stats.timed(study).runs.reset_index(drop=True)
+    runs = study.timed.runs.reset_index(drop=True)
     logs = np.log(runs[study.throughput].to_numpy(dtype=np.float64))
     groups = [members for _, members in stats.launches_of(runs, POINT).of_equal_size()]
     distances = [_distances(logs[members]) for members in groups]

@@ -16,7 +16,16 @@ import numpy as np
 import pandas as pd
 
 from analysis.numbers import stats
-from analysis.study import COMPARED, NAMES, POINT, RECOMMENDED_REPEATS, Array, Study, bounded
+from analysis.study import (
+    COMPARED,
+    NAMES,
+    POINT,
+    RECOMMENDED_REPEATS,
+    Array,
+    Study,
+    bounded,
+    counts_for_speed,
+)
 from analysis.text import Row, clean, count, first_of
 from unet_scaling.study.config import Framework
 
@@ -123,7 +132,7 @@ def undisturbed(pairs: pd.DataFrame, arms: tuple[str, str], key: list[str]) -> p
     Columns of the two `arms` end in their names.
     """
     first, second = (pairs[f"disturbed_{arm}"] != "" for arm in arms)
-    return pairs[stats.counts_for_speed(pairs, first | second, key)].reset_index(drop=True)
+    return pairs[counts_for_speed(pairs, first | second, key)].reset_index(drop=True)
 
 
 def pair_of(row: Sequence[Any]) -> PointPair:
@@ -229,7 +238,7 @@ def compare(study: Study, family: Sequence[str] = ()) -> pd.DataFrame:
     table = table.sort_values(["place", "series", "workers"], kind="stable")[KEY]
     ratios = paired_ratios(study, paired_runs(study), KEY, ("native", "other"), family)
     table = table.merge(ratios, on=KEY, how="left")
-    medians = stats.timed(study).runs.groupby(POINT, sort=False)[study.throughput].median()
+    medians = study.timed.runs.groupby(POINT, sort=False)[study.throughput].median()
     both = side_by_side(medians.rename("median").reset_index(), ["options", "workers"])
     both["ratio_of_medians"] = both["median_native"] / both["median_other"]
     table = table.merge(both[[*KEY, "ratio_of_medians"]], on=KEY, how="left")
@@ -365,7 +374,7 @@ def with_clocks(study: Study) -> pd.DataFrame:
 
 def speed_facts(study: Study) -> Mapping[Hashable, Row]:
     """Return what else decides the speed of a point, by POINT: medians of its runs."""
-    points = with_clocks(stats.timed(study)).groupby(POINT, sort=False)
+    points = with_clocks(study.timed).groupby(POINT, sort=False)
     facts: Mapping[Hashable, Row] = points[[*TOOK, "mhz"]].median().to_dict("index")
     return facts
 
@@ -438,7 +447,7 @@ def each_against_native(study: Study, arms: pd.DataFrame, arms_iou: pd.DataFrame
     if not study.wrappers:
         return pd.DataFrame(columns=_WRAPPER_COLUMNS)
     table = arms.merge(arms_iou[[*KEY, *bounded("difference"), "equal_within_margin"]], on=KEY, how="left")
-    medians = stats.timed(study).runs.groupby(POINT, sort=False)[["step_seconds", "busy_share"]].median()
+    medians = study.timed.runs.groupby(POINT, sort=False)[["step_seconds", "busy_share"]].median()
     both = side_by_side(medians.reset_index(), ["options", "workers"])
     table = table.merge(both, on=KEY, how="left")
     table = table.merge(_same_weights(study), on=KEY, how="left").fillna({"same_weights": ""})

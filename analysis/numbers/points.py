@@ -41,7 +41,7 @@ def summarise(study: Study) -> pd.DataFrame:
     too few others of their point remain (stats.timed), for IoU always. `nodes` is unknown where runs of a
     point differ in it. What is not known is NaN, and `unknown` says why there is no speed-up.
     """
-    runs = stats.timed(study).runs.reset_index(drop=True)
+    runs = study.timed.runs.reset_index(drop=True)
     launches = stats.launches_of(runs, POINT)
     groups = runs.groupby(launches.point)
     first = groups.first(skipna=False)
@@ -210,7 +210,7 @@ def cost_table(study: Study) -> pd.DataFrame:
     otherwise it is NaN. Its interval is unknown as soon as one run is censored.
     """
     targets = {options: target_of(study, options).iou for options in study.runs["options"].unique()}
-    study = stats.timed(study)
+    study = study.timed
     runs = study.runs.reset_index(drop=True)
     launches = stats.launches_of(runs, POINT)
     groups = runs.groupby(launches.point)

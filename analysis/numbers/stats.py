@@ -14,13 +14,12 @@ for every drawn launch. `python -m benchmarks.coverage` prints how often these i
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 # Not scipy.stats: to import it takes longer than a small report does.
 from scipy import special  # type: ignore[import-untyped]
@@ -29,7 +28,6 @@ from analysis.study import (
     CONFIDENCE,
     FEWEST_REPEATS,
     NAN,
-    POINT,
     Array,
     Integers,
     Study,
@@ -317,30 +315,9 @@ def add_bounded(table: pd.DataFrame, name: str, bounded: Iterable[Any]) -> None:
     table[name], table[f"{name}_low"], table[f"{name}_high"] = bounded
 
 
-def timed(study: Study) -> Study:
-    """Return the study without disturbed launches, where enough others of their point remain.
-
-    What a launch learned does not depend on its speed: of its IoU the whole study tells.
-    """
-    counted = counts_for_speed(study.runs, study.runs["disturbed"] != "", POINT)
-    return study if counted.all() else replace(study, runs=study.runs[counted])
-
-
-def counts_for_speed(
-    launches: pd.DataFrame, disturbed: "pd.Series[bool]", columns: list[str]
-) -> NDArray[np.bool_]:
-    """Return which launches, or pairs of them, count: all of a group in which too few are undisturbed.
-
-    A group is what agrees in `columns`. An interval needs 3 launches, so fewer are not preferred to more.
-    """
-    groups = [launches[name] for name in columns]
-    quiet = (~disturbed).groupby(groups, sort=False, dropna=False).transform("sum")
-    return np.asarray(~disturbed | (quiet < FEWEST_REPEATS), dtype=np.bool_)
-
-
 def kept_though_disturbed(study: Study) -> pd.DataFrame:
     """Return the disturbed launches that count for speed all the same."""
-    runs = timed(study).runs
+    runs = study.timed.runs
     return runs[runs["disturbed"] != ""]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.numbers.stats import median_intervals, share_interval, timed
+from analysis.numbers.stats import median_intervals, share_interval
 from analysis.predict.speed import FARTHEST_HELD_RATIO, Series, all_series
 from analysis.read.companion_files import (
     Estimate,
@@ -111,7 +111,7 @@ def score_table(study: Study) -> pd.DataFrame:
 
     An unscored prediction has no measured value and no error here.
     """
-    medians = timed(study).runs.groupby(POINT, sort=False)[study.throughput].median().rename("measured")
+    medians = study.timed.runs.groupby(POINT, sort=False)[study.throughput].median().rename("measured")
     table = study.forecasts.merge(medians.reset_index(), on=POINT, how="left")
     is_fair = table["unscored"] == ""
     table["measured"] = table["measured"].where(is_fair)
