@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -243,6 +244,12 @@ class Score:
 NOT_RECORDED = "not recorded"
 
 
+# Sections of the report that tell what was learned, those that compare or predict, and those of a speed.
+_OF_LEARNING = frozenset(("iou", "seen", "played", "saliency", "cost"))
+_OF_COMPARISON = frozenset(("against", "strategies", "prediction"))
+_OF_SPEED = _OF_COMPARISON | {"points", "frameworks", "iou", "budget", "cost"}
+
+
 @dataclass(frozen=True)
 class StudyKind:
     """What the runs of a study are, and what follows for all that is said of them.
@@ -251,6 +258,10 @@ class StudyKind:
     restricted  what stands before every number and `meaning`, what that means; empty where nothing has to
     unlearned   why nothing is said of what a training gives: IoU, loss and cost; empty where it is
     unknown     the value of these
+    trains      whether a run trains for its epochs, so that it costs hours
+    silent      the sections of the report that have nothing to say
+    fairness    which rows the fairness table has: all, those of what decides a score, those that headers or
+                those that tables answer
     """
 
     compares: bool = True
@@ -258,17 +269,47 @@ class StudyKind:
     meaning: str = ""
     unlearned: str = ""
     unknown: str = ""
+    trains: bool = True
+    silent: frozenset[str] = frozenset()
+    fairness: Literal["all", "score", "headers", "tables"] = "all"
+
+    @property
+    def called(self) -> str:
+        """What its runs are, in a word or a few."""
+        return self.restricted or "measured"
+
+    def learned(self, words: str) -> str:
+        """Return what is said of what was learned, or why nothing was."""
+        return self.unlearned or words
+
+    def lacking(self, *titles: str) -> tuple[str, ...]:
+        """Return which of these titles, of what a training gives, have nothing to tell."""
+        return titles if self.unlearned else ()
+
+    def of_training(self, number: float) -> float:
+        """Return a number of a whole training; NaN where nothing is trained."""
+        return number if self.trains else NAN
 
 
 MEASURED = StudyKind()
+# Of the runs on fewer workers than they trained as: their score alone is known.
+PLAYED = StudyKind(silent=_OF_SPEED, fairness="score")
+# Of the runs that tell of their saliency maps only.
+MAPS_ONLY = StudyKind(silent=_OF_SPEED, fairness="headers")
 # Of somebody's table that has no score.
-SPEEDS = StudyKind(unlearned="neither a score nor the time of a training is told", unknown=NOT_RECORDED)
+SPEEDS = StudyKind(
+    unlearned="neither a score nor the time of a training is told",
+    unknown=NOT_RECORDED,
+    silent=_OF_LEARNING,
+)
 # The workers waited instead of computing; only their communication was real.
 EMULATED = StudyKind(
     restricted="emulated",
     meaning="waits stand for computing",
     unlearned="every run is emulated: nothing is learned, so that there is no loss and no IoU",
     unknown="not emulated",
+    trains=False,
+    silent=_OF_LEARNING,
 )
 NOT_PROVEN_EQUAL = "arms not proven equal"
 # Of unet_scaling/record.py: the runs are real, but nothing shows that two scripts do the same work.
@@ -278,6 +319,8 @@ SCRIPTS = StudyKind(
     meaning="each arm is measured by itself, and no two are compared",
     unlearned="every run is one of a script, which records its speed alone",
     unknown=NOT_RECORDED,
+    silent=_OF_LEARNING | _OF_COMPARISON,
+    fairness="tables",
 )
 
 
@@ -320,6 +363,7 @@ class Study:
                  there is none. Its `workers` are those played, and no time or speed of it is known
     maps_only    the runs with saliency maps and without an epoch to time, as a study of their own; None where
                  there is none
+    part         what the runs are of a study that is such a part of another one
     """
 
     name: str
@@ -352,6 +396,7 @@ class Study:
     asked: pd.DataFrame | None = None
     played: "Study | None" = None
     maps_only: "Study | None" = None
+    part: StudyKind | None = None
     scripts: Mapping[str, ScriptHeader] = field(default_factory=dict)
     saliency: Mapping[str, Saliency] = field(default_factory=dict)
     explained: Mapping[str, Explained] = field(default_factory=dict)
@@ -359,6 +404,8 @@ class Study:
     @cached_property
     def kind(self) -> StudyKind:
         """What its runs are; runs of another kind are refused beside them."""
+        if self.part:
+            return self.part
         if self.scripts:
             return SCRIPTS
         if not self.provenance_known and self.runs["iou"].isna().all():
@@ -380,6 +427,21 @@ class Study:
         """The part that a report is about: where no run has a speed, the played ones, or those of maps."""
         parts = (self, self.played, self.maps_only)
         return next((part for part in parts if part is not None and len(part.runs)), self)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no run tells anything: of speed, of a score or of saliency maps."""
+        return self.subject.runs.empty
+
+    @property
+    def source(self) -> str:
+        """What its numbers were read from."""
+        return "records" if self.provenance_known else "logs in the older layout"
+
+    @property
+    def real_and_played(self) -> "Sequence[tuple[Literal['real', 'played'], Study]]":
+        """Both parts of a study with played runs, each with what it is called; none of others."""
+        return (("real", self), ("played", self.played)) if self.played else ()
 
     @property
     def with_maps(self) -> "Study":

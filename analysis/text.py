@@ -268,7 +268,7 @@ def _environment(*, is_page: bool) -> Environment:
 
 def with_restriction(kind: StudyKind, caption: str) -> str:
     """Return a caption; before one of restricted runs stand the words for what they are."""
-    return after(kind.restricted, f"{kind.meaning}. {caption}") if kind.restricted else caption
+    return after(kind.restricted, ". ".join(filter(None, (kind.meaning, caption))))
 
 
 def after(words: str, text: str) -> str:

@@ -288,9 +288,10 @@ def compare_studies(a: StudySide, b: StudySide) -> StudyComparison:
 
     Raises UserError where only one of them has records: then no number of one can be held against the other.
     """
-    if a.study.provenance_known != b.study.provenance_known:
-        kinds = ["records" if side.study.provenance_known else "logs in the older layout" for side in (a, b)]
-        raise UserError(f"A has {kinds[0]}, B {kinds[1]}; compare two studies of one kind", EXIT_BAD_DATA)
+    if a.study.source != b.study.source:
+        raise UserError(
+            f"A has {a.study.source}, B {b.study.source}; compare two studies of one kind", EXIT_BAD_DATA
+        )
     matches, *alone = match_points(a, b)
     axes = tuple(dict.fromkeys((*a.study.axes, *b.study.axes)))
     only = [
@@ -453,12 +454,12 @@ def compare_folders(first: Path, second: Path, output: Path) -> int:
 
 def _require_one_kind(a: StudySide, b: StudySide) -> None:
     """Raise UserError where only one study is emulated, one is of scripts, or their tasks differ."""
-    words = [side.study.kind.restricted or "measured" for side in (a, b)]
+    words = [side.study.kind.called for side in (a, b)]
     tasks = [{task_words(header) for header in side.study.headers.values()} for side in (a, b)]
     fault = ""
     if not (a.study.kind.compares and b.study.kind.compares):
         fault = "runs of scripts are compared with no others"
-    elif a.study.kind.restricted != b.study.kind.restricted:
+    elif words[0] != words[1]:
         fault = "emulated runs are not compared with measured ones"
     elif all(tasks) and tasks[0] != tasks[1]:
         fault = "they do not train the same task"

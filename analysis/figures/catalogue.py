@@ -189,7 +189,7 @@ def _budget(inputs: Inputs) -> list[Chart]:
 def _training(inputs: Inputs) -> list[Chart]:
     """Return loss, score and learning rate as trainings go on; the score where it is known more than once."""
     study = inputs.study
-    if study.kind.unlearned or study.epochs.empty:
+    if study.epochs.empty:
         return []
     rows = training_curves(study)
     names = {"loss": "Loss", "iou": study.score.heading, "learning_rate": "Learning rate"}

@@ -255,7 +255,7 @@ def _next_steps(advice: Recommendation, checks: Sequence[Check], context: dict[s
 def as_restricted(answers: Sequence[Answer], study: Study) -> list[Answer]:
     """Return the answers with what restricts the runs before each headline, and without what they lack."""
     words = study.kind.restricted
-    lacking = (study.score.heading, COST_TITLE) if study.kind.unlearned else ()
+    lacking = study.kind.lacking(study.score.heading, COST_TITLE)
     without = {title: Tile(title, study.kind.unknown, study.kind.unlearned, "unknown") for title in lacking}
     return [
         replace(

@@ -106,29 +106,33 @@ def fairness_checks(study: Study) -> list[Check]:
     those of headers; of scripts, arms are not proven equal. Of a study with further frameworks, rows of a
     pair are those of native DDP and Horovod, where it has runs, then those of each other framework.
     """
-    of_headers = [entry for entry in ENTRIES if entry.needs_headers]
-    of_tables = [entry for entry in ENTRIES if not entry.needs_headers]
-    if not study.kind.compares:
-        unproven = "runs are of scripts, whose model, data, batches, learning rate and score are not recorded"
-        scripts = subject_of(study)
-        return [
-            replace(withhold_claims(unproven), check="arms proven equal"),
-            *_rows(of_tables, scripts, scripts),
-        ]
-    if study.runs.empty and study.played is not None:
-        played = subject_of(study.played)
-        of_iou = [entry for entry in of_headers if entry.decides_iou and played.headers]
-        return [*_rows(of_iou, played, played), *_of_training(played)]
-    if study.runs.empty and study.maps_only is not None:
-        maps_only = subject_of(study.maps_only)
-        return [*_rows(of_headers, maps_only, maps_only)]
-    subject = subject_of(study)
+    subject = subject_of(study.subject)
+    return ROWS_OF_KIND[subject.study.kind.fairness](subject)
+
+
+def _rows_of_scripts(scripts: Checked) -> list[Check]:
+    unproven = "runs are of scripts, whose model, data, batches, learning rate and score are not recorded"
+    first = replace(withhold_claims(unproven), check="arms proven equal")
+    return [first, *_rows(OF_TABLES, scripts, scripts)]
+
+
+def _rows_of_scores(played: Checked) -> list[Check]:
+    entries = [entry for entry in OF_HEADERS if entry.decides_iou]
+    return [*_rows(entries, played, played), *_of_training(played)]
+
+
+def _rows_of_headers(runs: Checked) -> list[Check]:
+    return list(_rows(OF_HEADERS, runs, runs))
+
+
+def _all_rows(subject: Checked) -> list[Check]:
+    study = subject.study
     used = set(study.runs["framework"])
     further = study.wrappers if COMPARED[0] in used else ()
     pair: Checked | None = subject
     if further:
         pair = subject.of(COMPARED[1]) if COMPARED[1] in used else None
-    checks = [*_rows(of_headers, subject, pair), *_of_training(subject), *_rows(of_tables, subject, pair)]
+    checks = [*_rows(OF_HEADERS, subject, pair), *_of_training(subject), *_rows(OF_TABLES, subject, pair)]
     of_pair = [entry for entry in ENTRIES if entry.is_of_pair]
     for framework in further:
         rows = _rows(of_pair, subject, subject.of(framework))
@@ -391,8 +395,7 @@ def check_training(subject: Checked) -> Check:
     compared = f"in {exact} of {count(len(pairs), 'pair')} of runs"
     bounded = ", losses within rounding in the others" if exact < len(pairs) else ""
     learned = f"losses, weights and counts are equal to the last bit {compared}{bounded}"
-    trained = subject.study.kind.unlearned or learned
-    return yes(f"{trained}; learning rates are equal in every epoch")
+    return yes(f"{subject.study.kind.learned(learned)}; learning rates are equal in every epoch")
 
 
 def _faults(
@@ -530,6 +533,15 @@ ENTRIES = (
     Entry("asked for and read", check_asked, is_of_pair=False, needs_headers=False),
     Entry(QUIET, check_quiet, needs_headers=False),
 )
+OF_HEADERS = [entry for entry in ENTRIES if entry.needs_headers]
+OF_TABLES = [entry for entry in ENTRIES if not entry.needs_headers]
+# Of each kind of study, by its `fairness`.
+ROWS_OF_KIND: Mapping[str, Callable[[Checked], list[Check]]] = {
+    "all": _all_rows,
+    "score": _rows_of_scores,
+    "headers": _rows_of_headers,
+    "tables": _rows_of_scripts,
+}
 
 
 def disturbed_notes(study: Study) -> list[str]:

@@ -6,7 +6,7 @@ false-alarm rates: docs/statistics.md.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Literal, get_args
 
@@ -256,9 +256,6 @@ class Trust:
         rest = [f"{marks.count(mark)} {words}" for mark, words in UNMET.items() if mark in marks]
         value = ", ".join((f"{marks.count(YES)} of {count(len(marks), 'check')} met", *rest))
         reasons = list(self._reasons(own, options))
-        if not self.study.provenance_known:
-            detail = "nothing says which code, machine and data these numbers are of"
-            return Tile("Trust", value, detail, "unknown", (reasons[-1].text,))
         worst = max(reasons, key=lambda reason: reason.weight).light
         weakest = [reason for reason in reasons if reason.light == worst]
         named = [reason for reason in weakest if not reason.minor] or weakest
@@ -270,8 +267,6 @@ class Trust:
 
         `pair`: the sentence is about these points alone.
         """
-        if not self.study.provenance_known:
-            return claim if NO_PROVENANCE in claim else f"{claim}; caution: {NO_PROVENANCE}"
         own = self._checks_of(options, pair)
         reasons = self._reasons(own, options)
         worst_first = sorted(reasons, key=lambda reason: (-reason.weight, reason.minor))
@@ -314,6 +309,20 @@ class Trust:
     def steadiness(self) -> pd.DataFrame:
         """How steady each run is, the table of `run_steadiness`."""
         return run_steadiness(self.study)
+
+
+class TrustOfLogs(Trust):
+    """The same of logs and tables, which do not say which code, data and machine they are of."""
+
+    def tile(self, options: str) -> Tile:
+        """Return the tile of records, with what logs lack instead of what is weakest."""
+        *_, repeats = self._reasons(self._checks_of(options), options)
+        detail = "nothing says which code, machine and data these numbers are of"
+        return replace(super().tile(options), detail=detail, light="unknown", reasons=(repeats.text,))
+
+    def qualified(self, claim: str, options: str, pair: PointPair | None = None) -> str:  # noqa: ARG002
+        """Return a sentence with what logs lack, unless it says so itself."""
+        return claim if NO_PROVENANCE in claim else f"{claim}; caution: {NO_PROVENANCE}"
 
 
 def _unmet(check: Check) -> Reason:

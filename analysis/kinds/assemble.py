@@ -24,7 +24,7 @@ from analysis.judge.baseline import ONE_WORKER, check_one_worker
 from analysis.judge.checks import disturbed_notes, fairness_checks, fairness_table
 from analysis.judge.decide import Recommendation, recommend, width_notes
 from analysis.judge.gpus import gpu_table
-from analysis.judge.trust import Trust, outlier_notes, steadiness_notes
+from analysis.judge.trust import Trust, TrustOfLogs, outlier_notes, steadiness_notes
 from analysis.numbers.contrast import (
     BASELINE,
     NO,
@@ -116,7 +116,8 @@ class Judged:
     @cached_property
     def trust(self) -> Trust:
         """Return what tells how far to trust the study."""
-        return Trust(self.study, self.checks)
+        trust = Trust if self.study.provenance_known else TrustOfLogs
+        return trust(self.study, self.checks)
 
     @cached_property
     def recommendations(self) -> list[Recommendation]:

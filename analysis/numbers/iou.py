@@ -177,10 +177,10 @@ def judged_points(
     study: Study, points: Sequence[PointSeeds], baselines: Sequence[PointSeeds | None]
 ) -> Iterator[tuple[dict[str, object], MarginTest]]:
     """Yield the cells of each point, and whether it is not inferior to 1 worker of its series."""
-    pairs = [
-        (point, baseline) if baseline and point.workers != 1 and study.provenance_known else None
+    pairs = _of_known_images(study, [
+        (point, baseline) if baseline and point.workers != 1 else None
         for point, baseline in zip(points, baselines, strict=True)
-    ]
+    ])  # fmt: skip
     learnings = learning_of(baselines, study.criteria.iou_margin)
     reasons = _reasons(study, pairs, learnings)
     differences = differences_of(pairs, [-each.margin for each in learnings], reasons)
@@ -206,6 +206,13 @@ def judged_points(
         needed = point.trained.epochs_needed if test.reason == "steps" else NAN
         why_not = _why_not(study, point, baselines[place], test)
         yield cells | {"epochs_needed": needed, "not_judged": why_not}, test
+
+
+def _of_known_images(
+    study: Study, pairs: Sequence[tuple[PointSeeds, PointSeeds] | None]
+) -> list[tuple[PointSeeds, PointSeeds] | None]:
+    """Return the pairs whose scores may be compared; None where nothing tells the test images."""
+    return list(pairs) if study.provenance_known else [None] * len(pairs)
 
 
 def _reasons(
@@ -243,7 +250,7 @@ def reasons_at(
         yield "what the others are compared with"
     elif baseline is None and study.provenance_known:
         yield f"no run on 1 worker to compare with: {cure}"
-    elif baseline and study.provenance_known and point.ious:
+    elif baseline and point.ious:
         yield from _evidence(study, point, baseline, test)
     yield from _evaluated(study, point, test)
 
@@ -265,7 +272,7 @@ def iou_between_frameworks(study: Study) -> pd.DataFrame:
     ]
     better = [max(pair, key=lambda point: point.score) for pair in pairs]
     learning = learning_of(better, study.criteria.iou_margin)
-    known = [pair if study.provenance_known else None for pair in pairs]
+    known = _of_known_images(study, pairs)
     # Equal to the last digit in each seed, after however few steps: the frameworks train the same.
     reasons: list[UnjudgedReason] = [
         "" if reason in ("steps", "rising") and one.ious == two.ious and each.learned != "no" else reason
@@ -286,7 +293,7 @@ def iou_between_frameworks(study: Study) -> pd.DataFrame:
         framework: Framework = other.framework  # type: ignore[assignment]
         diverged = {NAMES[COMPARED[0]]: point.diverged, NAMES[framework]: other.diverged}
         test = MarginTest(difference, answer, learned, diverged, reason)
-        evidence = _evidence(study, point, other, test) if study.provenance_known else ()
+        evidence = _evidence(study, point, other, test)
         rows.append({
             **difference,
             "options": point.options,
@@ -370,6 +377,9 @@ def differences_of(
 
 
 def _evidence(study: Study, point: PointSeeds, other: PointSeeds, test: MarginTest) -> Iterator[str]:
+    """Yield what the runs show of a difference; nothing of unknown test images."""
+    if not study.provenance_known:
+        return
     difference, learning = test.difference, test.learning
     pairs = int(difference["pairs"])
     if pairs < FEWEST_REPEATS:

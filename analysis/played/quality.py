@@ -82,9 +82,8 @@ def played_table(study: Study, points: Sequence[PointSeeds]) -> pd.DataFrame:
 
 def points_of(study: Study) -> list[PointSeeds]:
     """Return every point of the played and the real runs, those of which every run diverged among them."""
-    if study.played is None:
-        return []
-    points = [*_of_kind("played", study.played), *_of_kind("real", study)]
+    parts = reversed(study.real_and_played)
+    points = [point for kind, part in parts for point in _of_kind(kind, part)]
     series = list(dict.fromkeys(point.series for point in points))
     return sorted(points, key=lambda point: (series.index(point.series), point.workers, point.kind))
 
@@ -213,10 +212,10 @@ def _agreement_notes(study: Study, points: Sequence[PointSeeds]) -> Iterator[str
         for seed, iou in point.ious.items()
         if seed in other and not np.isnan(iou - other[seed])
     ]
-    if not apart or study.played is None:
+    if not apart:
         return
-    cores, real_cores = (
-        " and ".join(sorted(set(each.runs["cores_per_worker"]))) for each in (study.played, study)
+    real_cores, cores = (
+        " and ".join(sorted(set(part.runs["cores_per_worker"]))) for _, part in study.real_and_played
     )
     if cores != real_cores and set(study.runs["devices"]) == {"cpu"}:
         # On other threads sums are added in another order.
@@ -346,13 +345,11 @@ def plan_table(study: Study, points: pd.DataFrame, diverged: "pd.Series[int]") -
     runs with intervals. The bounds of a product of epochs and seconds are the products of their bounds: it
     holds at least as often as both together do.
     """
-    if study.played is None:
-        return pd.DataFrame(columns=PLAN_COLUMNS)
     parts = [
         part.evaluations[["run", "epochs", "iou"]]
         .merge(part.runs[[*POINT, "run", "images_per_epoch"]], on="run")
-        .assign(played=part is study.played)
-        for part in (study, study.played)
+        .assign(played=kind == "played")
+        for kind, part in study.real_and_played
         if len(part.runs)
     ]
     if not parts:

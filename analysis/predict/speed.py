@@ -22,7 +22,6 @@ from analysis.judge.decide import least_efficiency
 from analysis.numbers import stats
 from analysis.study import (
     CONFIDENCE,
-    EMULATED,
     FEWEST_REPEATS,
     NAN,
     POINT,
@@ -429,7 +428,7 @@ def request_table(study: Study, points: pd.DataFrame) -> pd.DataFrame:
     for series in all_series(study):
         alike = known[(known[SERIES] == list(series.key)).all(axis=1)]
         own = (study.runs[SERIES] == list(series.key)).all(axis=1)
-        trained = NAN if study.kind == EMULATED else float(epochs[own].median())
+        trained = study.kind.of_training(float(epochs[own].median()))
         every.append((series, alike.to_dict("records"), trained))
     rows = [row for of in parallel_map(_rows, every, chunk=SERIES_AT_ONCE) for row in of]
     return pd.DataFrame(rows, columns=list(REQUEST_COLUMNS))

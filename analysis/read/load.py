@@ -34,8 +34,10 @@ from analysis.study import (
     EPOCH_COLUMNS,
     EVALUATION_COLUMNS,
     IS_READ,
+    MAPS_ONLY,
     NAN,
     NOT_ASKED,
+    PLAYED,
     RECOMPUTED,
     RUNNING,
     SCRIPTS,
@@ -314,7 +316,7 @@ def _study(
     # Of images of several sizes the median; an IoU says nothing of objects at another scale.
     scales = {words for header in headers.values() if (words := facts.scale_words(header))}
     scope = f"{study.iou_scope}, {scales.pop()}" if len(scales) == 1 else study.iou_scope
-    return replace(study, iou_scope=study.kind.unlearned or scope)
+    return replace(study, iou_scope=study.kind.learned(scope))
 
 
 def _run_table(runs: Sequence[records.CompleteRun], axes: Sequence[str]) -> pd.DataFrame:
@@ -353,7 +355,7 @@ def _with_maps_only(study: Study, maps_only: Study) -> Study:
         f"{first_of(names, 'run', _MOST_OF_MAPS_NAMED)}"
     )
     notes = dict.fromkeys([*study.notes, note, *maps_only.notes])
-    return replace(study, maps_only=maps_only, notes=tuple(notes))
+    return replace(study, maps_only=replace(maps_only, part=MAPS_ONLY), notes=tuple(notes))
 
 
 def _without_times(played: Study) -> Study:
@@ -366,6 +368,7 @@ def _without_times(played: Study) -> Study:
         evaluations=played.evaluations.assign(training_seconds=NAN, seconds=NAN),
         **{name: getattr(played, name).iloc[:0] for name in ("epochs", "budgets", "probes", "startups")},
         notes=(),
+        part=PLAYED,
     )
 
 

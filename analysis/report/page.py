@@ -105,28 +105,23 @@ Values = dict[str, Any]
 def sections(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> Iterator[Values]:
     """Yield the parts of the page in reading order, each with its title, conclusion and evidence.
 
-    A study of played runs only, or of maps, has no speed of training; emulated runs have nothing else, and of
-    scripts nothing is concluded.
+    What a kind of study has nothing to say of stands at the kind (analysis/study.py).
     """
     study = report.study
-    speed = len(study.runs) > 0
-    compared = speed and study.kind.compares
-    learns = not study.kind.unlearned
-    played = learns and not report.played.is_empty
-    seen = seen_rows(study) if learns else []
+    seen = seen_rows(study)
     shown = {
-        "points": speed,
-        "against": compared and study.runs["framework"].nunique() > 1,
-        "frameworks": speed and len(report.wrappers),
-        "iou": speed and learns,
+        "points": True,
+        "against": study.runs["framework"].nunique() > 1,
+        "frameworks": len(report.wrappers),
+        "iou": True,
         "seen": seen,
-        "played": played,
-        "saliency": learns and not report.saliency.is_empty,
-        "strategies": compared and len(report.strategies),
-        "budget": speed,
-        "cost": speed and learns,
+        "played": not report.played.is_empty,
+        "saliency": not report.saliency.is_empty,
+        "strategies": len(report.strategies),
+        "budget": True,
+        "cost": True,
         "request": report.request_sentences,
-        "prediction": compared and len(report.predictions) + len(report.scores),
+        "prediction": len(report.predictions) + len(report.scores),
         "fairness": True,
         "left-out": len(study.all_left_out),
         "notes": _notes_beside(report),
@@ -135,7 +130,8 @@ def sections(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> It
     is_open |= {"budget": bool(report.diagnoses), "fairness": bool(report.doubts)}
     is_open |= {"left-out": len(study.all_left_out) <= MOST_REMARKS}
     levels = sorted({percent(level, 0) for level in report.comparisons["coverage"].dropna()})
-    for name in (name for name, is_there in shown.items() if is_there):
+    silent = study.subject.kind.silent
+    for name in (name for name, is_there in shown.items() if is_there and name not in silent):
         title, lead = lines("sections", section=name, study=study, report=report, levels=levels)
         told = FOUND[name](report) if name in FOUND else ()
         if name in DOUBTED:

@@ -107,7 +107,7 @@ def by_section(report: Report, figures: Iterable[DrawnFigure | None]) -> Mapping
 def _drawn(inputs: Inputs, name: str) -> DrawnFigure | None:
     """Draw a figure, if it can be: of played runs only the IoU is, of restricted studies the speed."""
     figure, study = FIGURES[name], inputs.study
-    if study.runs.empty and figure.section != "saliency" and (study.played is None or name != "quality"):
+    if figure.section in study.subject.kind.silent:
         return None
     charts = figure.known(inputs)
     if not charts:
@@ -135,7 +135,7 @@ def report_study(options: argparse.Namespace) -> int:
         study = logs.load_reference(source, logs.epoch_work(options.images, options.batch), names)
     else:
         study = load_study(source)
-    if study.subject.runs.empty:
+    if study.is_empty:
         print_left_out(study, report_console())
         raise UserError(f"{source} has no usable run; the reasons are listed above", EXIT_BAD_DATA)
     # The study stays until the end: no search for garbage, in any process, needs to visit it.
