@@ -517,7 +517,7 @@ def check_quiet(subject: Checked) -> Check:
 
 
 def _kept_disturbed(disturbed: Sequence[str]) -> bool:
-    """Return whether launches of one point count for speed though some are disturbed (stats.timed)."""
+    """Return whether launches of one point count for speed though some are disturbed (Study.timed)."""
     return any(disturbed) and sum(not each for each in disturbed) < FEWEST_REPEATS
 
 

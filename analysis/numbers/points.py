@@ -38,7 +38,7 @@ def summarise(study: Study) -> pd.DataFrame:
     worker; `_common` takes what all frameworks do there instead (`_common_launches`), and is known only where
     every framework has such a point. Its interval is paired where both points have the same
     repeats, and carries the baseline's uncertainty either way. Disturbed launches count for speed only where
-    too few others of their point remain (stats.timed), for IoU always. `nodes` is unknown where runs of a
+    too few others of their point remain (Study.timed), for IoU always. `nodes` is unknown where runs of a
     point differ in it. What is not known is NaN, and `unknown` says why there is no speed-up.
     """
     runs = study.timed.runs.reset_index(drop=True)
