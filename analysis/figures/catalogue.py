@@ -163,15 +163,10 @@ def study_forests(points: pd.DataFrame, score: Score, first: str = "A", second: 
 
 def _strategies(inputs: Inputs) -> list[Chart]:
     """Return speed and score of each strategy against gradients averaged at every step."""
-    table = inputs.report.strategies
-    if table.empty:
+    if inputs.report.strategies.empty:
         return []
-    scores = {f"iou_{name}": table[name] for name in bounded("difference")}
-    rows = table.assign(
-        **scores,
-        options=table["changed"],
-        iou_claimed=table["non_inferior"].isin(("yes", "no")),
-    )
+    table = inputs.report.strategy_claims
+    rows = table.assign(**{f"iou_{name}": table[name] for name in bounded("difference")})
     return study_forests(rows, inputs.study.score, "averaged gradients", "strategy")
 
 

@@ -42,7 +42,7 @@ from unet_scaling.base.errors import UserError, optional_module
 from unet_scaling.base.parallel import parallel_map
 
 # Capabilities that a checkout may lack: of each, what the report asks it.
-PLAYED = optional_module("analysis.played.quality")
+PLAYED_RUNS = optional_module("analysis.played.quality")
 SPEED_PREDICTION = optional_module("analysis.predict.speed")
 FORECAST = optional_module("analysis.predict.forecast")
 SALIENCY = optional_module("analysis.saliency.findings")
@@ -183,6 +183,12 @@ class Report(Judged):
         """Return what strategies of exchange gain and cost; no row of scripts."""
         return STRATEGIES.strategy_table(self.study, self.budget) if STRATEGIES else NO_ROWS
 
+    @property
+    def strategy_claims(self) -> pd.DataFrame:
+        """Return the same for a drawing; where there are strategies."""
+        claims: pd.DataFrame = STRATEGIES.with_claims(self.strategies)
+        return claims
+
     @cached_property
     def strategy_sentence(self) -> str:
         """Return what each strategy gains and costs; empty where there is none."""
@@ -201,7 +207,7 @@ class Report(Judged):
         else:
             causes = main_causes(self.diagnoses, self.budget)
             found = answers_of(self.recommendations, self.trust, causes, self.slower)
-            answers = PLAYED.with_played(found, self.played) if PLAYED else found
+            answers = PLAYED_RUNS.with_played(found, self.played) if PLAYED_RUNS else found
         if self.study.subject is self.study.maps_only:
             answers = [SALIENCY.maps_answer(self.saliency)]
         return as_restricted(answers, self.study)
@@ -275,7 +281,7 @@ def make_report(study: Study) -> Report:
         budget=budget_table(study),
         differences=difference_table(study, judged.comparisons),
         network=network_table(study),
-        played=PLAYED.played_quality(study, judged.points) if PLAYED else NOTHING,
+        played=PLAYED_RUNS.played_quality(study, judged.points) if PLAYED_RUNS else NOTHING,
         scores=FORECAST.score_table(study) if FORECAST else NO_ROWS,
         task_scores=task_scores(study.subject),
         gpus=gpu_table(study),
@@ -286,7 +292,10 @@ def make_report(study: Study) -> Report:
 
 def _require_capability(study: Study) -> None:
     """Raise UserError where all that a study has is of a capability that this checkout lacks."""
-    for part, capability, name in ((study.played, PLAYED, "played"), (study.maps_only, SALIENCY, "saliency")):
+    for part, capability, name in (
+        (study.played, PLAYED_RUNS, "played"),
+        (study.maps_only, SALIENCY, "saliency"),
+    ):
         if part is not None and part is study.subject and not capability:
             raise UserError(f"the runs of {study.name} need analysis/{name}, which this checkout lacks")
 

@@ -41,7 +41,7 @@ _ARMS = ("strategy", "gradients")
 _KEY = ["framework", "knobs", "workers", "options_strategy", "options_gradients"]
 STRATEGY_COLUMNS = [
     *POINT, "against", "pairs", *bounded("ratio"), "coverage", "most_gain", *bounded("difference"), "margin",
-    "non_inferior", "doubts", "outcome", "claimed", "changed",
+    "non_inferior", "doubts", "outcome",
 ]  # fmt: skip
 
 
@@ -77,8 +77,6 @@ def strategy_table(study: Study, budget: pd.DataFrame) -> pd.DataFrame:
     ]
     rows["doubts"] = [", ".join(filter(None, both)) for both in zip(unmet, causes, strict=True)]
     rows["outcome"] = [_outcome(row, equal) for row in rows.to_dict("records")]
-    rows["claimed"] = rows["outcome"].isin(CLAIMS)
-    rows["changed"] = list(map(changed_options, rows["options"], rows["against"]))
     return rows[STRATEGY_COLUMNS].reset_index(drop=True)
 
 
@@ -134,6 +132,15 @@ def _doubts(study: Study, rows: pd.DataFrame) -> list[str]:
         ", ".join(check.check for check in forbidding if not check.pairs or pair in check.pairs)
         for pair in points
     ]
+
+
+def with_claims(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a `strategy_table` for a drawing: options that differ, and which differences are claimed."""
+    return table.assign(
+        options=list(map(changed_options, table["options"], table["against"])),
+        claimed=table["outcome"].isin(CLAIMS),
+        iou_claimed=table["non_inferior"].isin(("yes", "no")),
+    )
 
 
 def changed_options(options: str, against: str) -> str:
