@@ -1,5 +1,6 @@
 """Submit what a study still needs, each run once, whatever Slurm answers and whatever happens in between."""
 
+import importlib
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -259,9 +260,9 @@ class Submitter:
         earlier = (states.read_submission(self.folder.path / run) for run in self.folder.study.run_names())
         if self.cluster.doctor and not any(found and found.attempts for found in earlier):
             with optional_part("doctor = true"):
-                from slurm.commands.doctor import require_sound_launch
+                doctor = importlib.import_module("slurm.commands.doctor")
             workers = max(config.workers for config in configs)
-            require_sound_launch(self.cluster, workers, self.folder.path.parent, self.console)
+            doctor.require_sound_launch(self.cluster, workers, self.folder.path.parent, self.console)
         for run in wanted:
             if run.submission and run.submission.status == "asking":
                 try:

@@ -43,8 +43,8 @@ ORDERS = {
         ("cluster", "states"),
         ("render", "after_run", "reference", "study_folder"),
         ("one_job", "launch"),
-        ("commands", "submit"),
-        ("virtual",),
+        ("submit",),
+        ("commands", "virtual"),
     ),
     "analysis": (
         ("study",),
