@@ -18,7 +18,7 @@ Writes to the report folder:
   runs.csv, epochs.parquet, evaluations.csv, comparison.csv, iou.csv, cost.csv, predictions.csv, ...
                    the tables behind it; docs/columns.md explains every column
   left_out.csv     every run that is not used, and why
-  summary.md, .tex the points as a table, for papers
+  summary.md       the answer and the points as a table, for papers
   summary.json     answers, verdicts, points and provenance, for programs
   STUDY.toml       the study file, put together from the records: submit it to measure again
   scaling.svg      the overview picture, and every other figure; each also as PNG

@@ -225,7 +225,7 @@ def _environment(*, is_page: bool) -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
         undefined=StrictUndefined,
-        # What shows plain texts as Markdown or LaTeX escapes them.
+        # What shows plain texts as Markdown escapes them.
         autoescape=is_page,  # noqa: S701
         # A foreign text stays on its line.
         finalize=None if is_page else clean,

@@ -12,13 +12,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import analysis.read.load
 from analysis.__main__ import main
 from analysis.report.columns import PAGE, TABLES, with_column_lists
-from analysis.report.exports import latex_escaped
 from analysis.report.program import make_own
 from tests.attacks import hosts_in_turn
 from tests.honest import Honest, write_honest
@@ -173,12 +170,12 @@ def test_the_command_writes_and_prints_the_same_twice(
 ) -> None:
     study = write_honest(tmp_path / "tiny", Honest(workers=(1, 2), repeats=2))
     (study / "report").mkdir()
-    for name in ("report.html", "played.csv"):
+    for name in ("report.html", "played.csv", "summary.tex"):
         (study / "report" / name).write_text("of an earlier report")
     folder = reported(study)
     first = {path.name: path.read_bytes() for path in folder.iterdir()}
     printed = capsys.readouterr().out
-    texts = {"report.html", "summary.md", "summary.tex", "summary.json"}
+    texts = {"report.html", "summary.md", "summary.json"}
     report = report_of(study).report
     assert set(first) == texts | {table.file for table in TABLES if table.is_made(report)} | {"honest.toml"}
     parts = ("Speed [", "Trust [", "Next: ", "report: ", "not enough repeats for")
@@ -246,9 +243,7 @@ def full(folder: Path) -> Told:
 
 
 @pytest.mark.parametrize("write", [full, hostile, one_point, older])
-def test_json_and_latex_hold_the_numbers_of_the_csv_and_cannot_be_left(
-    tmp_path: Path, write: Callable[[Path], Told]
-) -> None:
+def test_json_holds_the_numbers_of_the_csv(tmp_path: Path, write: Callable[[Path], Told]) -> None:
     found = write(tmp_path)
 
     def refuse(constant: str) -> None:
@@ -261,40 +256,8 @@ def test_json_and_latex_hold_the_numbers_of_the_csv_and_cannot_be_left(
             assert {name: as_text(value) for name, value in shown.items()} == {
                 name: as_text(row[name]) for name in shown
             }
-    latex = found.files["summary.tex"].decode()
-    assert unbalanced(latex) == []
-    body = latex[latex.index(r"\midrule") : latex.index(r"\bottomrule")]
-    cells = [re.split(r"(?<!\\) & ", line.strip()) for line in body.splitlines() if " & " in line]
-    points = found.rows("summary")
-    assert [(row[1], row[3].split(" ")[0]) for row in cells] == [
-        (str(point["workers"]), f"{point['speedup']:.2f}" if point["speedup"] == point["speedup"] else "--")
-        for point in points
-    ]
-    assert "nan" not in latex
     if write is not older:
         assert found.summary["study"] == HOSTILE
-        assert latex_escaped(HOSTILE) in latex
-
-
-def unbalanced(text: str) -> list[str]:
-    """What LaTeX would stumble over: braces that do not match, characters that mean something."""
-    depth, lowest = 0, 0
-    bare = re.sub(r"\\[&%$#_{}\\]", "", text)
-    for character in bare:
-        depth += {"{": 1, "}": -1}.get(character, 0)
-        lowest = min(depth, lowest)
-    begun, ended = (re.findall(rf"\\{word}\{{(\w+)\}}", bare) for word in ("begin", "end"))
-    content = "\n".join(line for line in bare.splitlines() if not line.startswith("%"))
-    pairs = [] if begun == ended[::-1] else [*begun, *ended]
-    return [*pairs, *(["brace"] if depth or lowest else []), *re.findall(r"[$#_~^%]", content)]
-
-
-@settings(max_examples=200)
-@given(st.text(max_size=30))
-def test_any_text_is_printed_by_latex_as_it_is(text: str) -> None:
-    escaped = latex_escaped(text)
-    assert unbalanced(escaped) == []
-    assert "\n" not in escaped
 
 
 def test_the_study_file_gives_the_same_points_again(tmp_path: Path) -> None:

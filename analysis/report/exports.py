@@ -1,4 +1,4 @@
-"""The files of a report for other programs, for papers and proposals: JSON, LaTeX and Markdown.
+"""The files of a report for other programs, for papers and proposals: JSON and Markdown.
 
 And where its runs come from, and how to have them again: a study file put together from them.
 """
@@ -20,7 +20,6 @@ from analysis.report.columns import table_of
 from analysis.report.tables import Column, integer_column, number_column, point_keys, text_column
 from analysis.study import CONFIDENCE, NAMES, Score, Study
 from analysis.text import (
-    UNKNOWN,
     clean,
     count,
     labelled,
@@ -172,29 +171,13 @@ _LISTED = {
     "points": "summary.csv", "comparisons": "comparison.csv", "iou": "iou.csv", "played": "played.csv",
     "plan": "plan.csv", "task_scores": "task_scores.csv",
 }  # fmt: skip
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    # After the end of a row they would start an optional argument, or be a part of that command.
-    "[": "{[}",
-    "]": "{]}",
-    "*": "{*}",
-    "{": r"\textbraceleft{}",
-    "}": r"\textbraceright{}",
-    UNKNOWN: "--",
-} | {character: f"\\{character}" for character in "&%$#_"}
-_TO_ESCAPE = re.compile("|".join(map(re.escape, _SPECIAL)))
 
 
 def export_files(report: Report) -> dict[str, bytes]:
-    """Return the contents of summary.json and summary.tex, by file name."""
+    """Return the contents of summary.json and summary.md, by file name."""
     return {
         "summary.json": summary_json(report).encode(),
-        "summary.tex": summary_latex(report).encode(),
+        "summary.md": summary_markdown(report).encode(),
     }
 
 
@@ -291,52 +274,6 @@ def _plain(value: object) -> object:
         return float(f"{plain:.{_SIGNIFICANT_DIGITS}g}") if math.isfinite(plain) else None
     assert isinstance(plain, bool | int), plain
     return plain
-
-
-def latex_escaped(text: object) -> str:
-    """Return a text that LaTeX prints as it is, on one line."""
-    return _TO_ESCAPE.sub(lambda found: _SPECIAL[found[0]], clean(text))
-
-
-def summary_latex(report: Report) -> str:
-    """Return a table of all points with their intervals, to be included in a document with booktabs.
-
-    Of a study of played runs only, which have no speed, it is the table of their score.
-    """
-    score = report.study.score
-    points, columns = report.played.points, played_short_columns(report)
-    caption = f"{sentence(played_meaning(score))} {score.heading}: {report.study.iou_scope}."
-    if len(report.points):
-        points = report.points
-        speeds = [each for each in speed_columns(report) if each.heading != report.study.unit]
-        columns = [*speeds, number_column(score.title, "iou", ".3f")]
-        medians = (
-            f"Medians over the runs of a point, {repeats_text(points['repeats'])} each; {score.title}: "
-            f"{report.study.iou_scope}. Speed-up is over 1 worker, efficiency is speed-up / workers; in "
-            "brackets: intervals over runs."
-        )
-        caption = with_restriction(report.study.kind, medians)
-    label = re.sub(r"[^A-Za-z0-9]+", "-", report.study.name).strip("-") or "points"
-    lines = [
-        r"% Needs \usepackage{booktabs}.",
-        r"\begin{table}",
-        r"  \centering",
-        f"  \\caption{{{latex_escaped(f'{sentence(report.study.name)} {caption}')}}}",
-        f"  \\label{{tab:{label}}}",
-        f"  \\begin{{tabular}}{{{''.join('r' if each.kind == 'number' else 'l' for each in columns)}}}",
-        r"    \toprule",
-        _latex_row(column.heading for column in columns),
-    ]
-    for options, rows in points.groupby("options", sort=False):
-        lines.append(r"    \midrule")
-        if options:
-            lines.append(f"    \\multicolumn{{{len(columns)}}}{{l}}{{{latex_escaped(options)}}} \\\\")
-        lines += [_latex_row(column.cell(row) for column in columns) for row in rows.to_dict("records")]
-    return "\n".join([*lines, r"    \bottomrule", r"  \end{tabular}", r"\end{table}"]) + "\n"
-
-
-def _latex_row(cells: Iterable[object]) -> str:
-    return f"    {' & '.join(map(latex_escaped, cells))} \\\\"
 
 
 MARKUP = re.compile(r"[\\`*_{}<>#|$!]")

@@ -26,7 +26,6 @@ from analysis.report.exports import (
     played_short_columns,
     reproduction,
     speed_columns,
-    summary_markdown,
 )
 from analysis.report.page import MAIN, report_page, which_framework
 from analysis.report.tables import Column, number_column
@@ -38,6 +37,8 @@ from unet_scaling.base.files import READABLE, write_atomically
 from unet_scaling.base.parallel import parallel_map
 
 PAGE_NAME = "report.html"
+# What earlier versions wrote beside the page; removed, as it would be taken for what this version says.
+FORMER_FILES = ("summary.tex",)
 
 
 def write_report(report: Report, folder: Path) -> list[Path]:
@@ -51,7 +52,6 @@ def write_report(report: Report, folder: Path) -> list[Path]:
         raise UserError(f"{folder} is a link; give --output {folder.resolve()}")
     started = draw_figures(report)
     contents = table_files(report) | export_files(report)
-    contents["summary.md"] = summary_markdown(report).encode()
     subject = report.study.subject
     if again := reproduction(subject):
         contents[study_file_name(subject)] = again[0].encode()
@@ -64,7 +64,7 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     make_own(folder, PAGE_NAME, names | contents.keys())
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE, durable=False)
-    for name in names - contents.keys():
+    for name in {*names, *FORMER_FILES} - contents.keys():
         (folder / name).unlink(missing_ok=True)
     return [folder / name for name in contents]
 
