@@ -15,7 +15,7 @@
 Writes to the report folder:
   report.html      the report: one file that needs nothing else, to be opened in a browser
   summary.csv      one row per point: throughput, speed-up, efficiency, deviation, IoU, with intervals
-  runs.csv, epochs.parquet, evaluations.csv, comparison.csv, iou.csv, cost.csv, predictions.csv, ...
+  runs.csv, epochs.csv, evaluations.csv, comparison.csv, iou.csv, cost.csv, predictions.csv, ...
                    the tables behind it; docs/columns.md explains every column
   left_out.csv     every run that is not used, and why
   summary.md       the answer and the points as a table, for papers

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import pandas as pd
-
 from analysis.__main__ import main
 from tests.attacks import ON_REPORT, Attack, write_base
 from tests.evidence import COMMITTED, evidence
@@ -121,9 +119,6 @@ def numbers_of(name: str, place: Path) -> list[str]:
             lines += [
                 f"{path.name} {key}: {_column(cells)}" for key, cells in zip(header, columns, strict=True)
             ]
-        elif path.suffix == ".parquet":
-            table = pd.read_parquet(path)
-            lines += [f"{path.name} {key}: {_column([*map(str, table[key])])}" for key in table]
         elif path.suffix == ".json":
             kind = "prediction" if name in PREDICTED else path.name
             lines += _flat(json.loads(path.read_text()), kind)

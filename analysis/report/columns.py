@@ -111,7 +111,7 @@ TABLES = (
             empty
         """,
         "One row per run that is used."),
-    Table("epochs.parquet", lambda report: report.study.epochs, """
+    Table("epochs.csv", lambda report: report.study.epochs, """
         run, epoch | epochs count from 0
         seconds | of the slowest worker
         fastest_worker_seconds | of the fastest
@@ -120,7 +120,7 @@ TABLES = (
         warmup | true: not used for timing
         stalled | true: far longer than the run's other epochs, not used for timing either
         """,
-        "One row per epoch of each run, warm-up included. A Parquet file: `pandas.read_parquet`."),
+        "One row per epoch of each run, warm-up included."),
     Table("evaluations.csv", lambda report: report.study.evaluations, """
         run, epochs | epochs trained before it
         training_seconds | of these epochs

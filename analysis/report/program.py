@@ -38,7 +38,7 @@ from unet_scaling.base.parallel import parallel_map
 
 PAGE_NAME = "report.html"
 # What earlier versions wrote beside the page; removed, as it would be taken for what this version says.
-FORMER_FILES = ("summary.tex",)
+FORMER_FILES = ("summary.tex", "epochs.parquet")
 
 
 def write_report(report: Report, folder: Path) -> list[Path]:

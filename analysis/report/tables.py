@@ -1,6 +1,5 @@
 """A table of the report: its file, its documented columns, and its cells on page, terminal and paper."""
 
-import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -209,7 +208,7 @@ COMPARE_LINES = column_lines("""
 class Table:
     """One table of a report.
 
-    `file` is written as its ending says, CSV or Parquet. `make` returns the table; `lines` are its columns in
+    `file` is its name, in CSV. `make` returns the table; `lines` are its columns in
     the order of the file (see `column_lines`). `about` is a sentence for
     docs/columns.md. With a `section`, the page shows it there under a `caption`, with `leads` before the
     figures; `rows` returns what it shows of the table. There is no file without rows.
@@ -256,11 +255,7 @@ class Table:
         table = made[[*written, *axes]].rename(columns=written)
         if study.are_names_given and "framework" in table.columns:
             table = table.assign(framework=table["framework"].map(study.names))
-        if self.file.endswith(".csv"):
-            return as_csv(table)
-        buffer = io.BytesIO()
-        table.to_parquet(buffer, index=False)
-        return buffer.getvalue()
+        return as_csv(table)
 
     def columns(self, report: Report, table: pd.DataFrame | None = None) -> list[Column]:
         """Return the columns that the page shows of a table, by default of all rows."""
