@@ -17,9 +17,8 @@ Writes to the report folder:
   summary.csv      one row per point: throughput, speed-up, efficiency, deviation, IoU, with intervals
   runs.csv, epochs.csv, evaluations.csv, comparison.csv, iou.csv, cost.csv, predictions.csv, ...
                    the tables behind it; docs/columns.md explains every column
-  left_out.csv     every run that is not used, and why
   summary.md       the answer and the points as a table, for papers
-  summary.json     answers, verdicts, points and provenance, for programs
+  summary.json     answers, verdicts, points, checks, runs left out and why, and provenance, for programs
   STUDY.toml       the study file, put together from the records: submit it to measure again
   scaling.svg      the overview picture, and every other figure; each also as PNG
 and prints the answer, the points, what was left out, the recommendation and the verdict. It may be

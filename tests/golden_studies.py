@@ -35,9 +35,11 @@ ROUNDING = 1e-12
 FEW_ROWS = 60
 # More words than these are prose.
 MOST_WORDS = 4
+# Tables of summary.json that have no file: a line per column, as of the files.
+TABLES_WITHOUT_FILE = ("checks", "diagnoses", "differences", "left_out", "network")
 # Rows of the CSV files once more, and facts of the moment at which a prediction was written.
 LEFT_OUT = (
-    "summary.json.points", "summary.json.comparisons", "summary.json.iou", "summary.json.checks",
+    "summary.json.points", "summary.json.comparisons", "summary.json.iou",
     "prediction.written_utc", "prediction.commit", "prediction.dirty", "prediction.sha256",
 )  # fmt: skip
 COMPARED = {
@@ -121,7 +123,13 @@ def numbers_of(name: str, place: Path) -> list[str]:
             ]
         elif path.suffix == ".json":
             kind = "prediction" if name in PREDICTED else path.name
-            lines += _flat(json.loads(path.read_text()), kind)
+            content = json.loads(path.read_text())
+            for table in TABLES_WITHOUT_FILE:
+                rows = content.pop(table, [])
+                for key in rows[0] if rows else ():
+                    cells = ["" if row[key] is None else str(row[key]) for row in rows]
+                    lines.append(f"{path.name} {table} {key}: {_column(cells)}")
+            lines += _flat(content, kind)
     return lines
 
 

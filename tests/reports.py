@@ -66,8 +66,8 @@ class Told:
         return found
 
     def table(self, name: str) -> pd.DataFrame:
-        """The CSV file of this name; texts that are not there are empty."""
-        (made,) = (table for table in TABLES if table.name(self.report) == f"{name}.csv")
+        """The table of this name, of a file or of summary.json; texts that are not there are empty."""
+        (made,) = (table for table in TABLES if table.name(self.report) in (name, f"{name}.csv"))
         table = pd.read_csv(io.BytesIO(made.content(self.report)))
         texts = [name for name in table if name in EMPTY or not is_numeric_dtype(table[name])]
         return table.astype(dict.fromkeys(texts, object)).fillna(dict.fromkeys(texts, ""))

@@ -4,6 +4,7 @@ Each recorded fact, altered or unknown in the runs of one arm alone; records tha
 asked for against what is read.
 """
 
+import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -468,7 +469,8 @@ def test_a_difference_on_one_worker_is_shown_by_its_whole_interval(low: float, m
 def test_a_difference_on_one_worker_stands_beside_the_claim(tmp_path: Path) -> None:
     write_honest(tmp_path / "study", Honest(workers=(1, 2)))
     Runs(tmp_path / "study").of("horovod").change(slower(1.1))
-    fairness = pd.read_csv(reported(tmp_path / "study") / "fairness.csv").set_index("check")
+    content = json.loads((reported(tmp_path / "study") / "summary.json").read_text())
+    fairness = pd.DataFrame(content["checks"]).set_index("check")
     assert fairness.loc["equal on 1 worker", "mark"] == "no"
     assert not fairness.loc["equal on 1 worker", "withholds"]
 

@@ -207,7 +207,7 @@ def test_every_output_calls_the_arms_as_the_user_names_them(
     }
     outputs["console"] = capsys.readouterr().out
     assert all("Mirrored &" in outputs[name] for name in ("summary.csv", "runs.csv", "summary.md", "console"))
-    assert "Ring|All" in outputs["left_out.csv"]
+    assert "Ring|All" in outputs["report.html"]
     for name, text in outputs.items():
         said = text.partition("\n")[2] if name.endswith(".csv") else text  # columns have names of their own
         said = re.sub(r'<style.*?</style>|(class|style)="[^"]*"', "", said, flags=re.DOTALL)

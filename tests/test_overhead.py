@@ -340,7 +340,7 @@ def diagnosed(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Sequence[Row
             written[case.runs] = f"learning_rate={number / 1000:g}"
     found = report_of(folder)
     assert found.left_out == {}
-    rows = found.rows("diagnosis")
+    rows = found.rows("diagnoses")
     return [[row for row in rows if written[case.runs] in row["options"].split(", ")] for case in CASES]
 
 
@@ -354,13 +354,13 @@ def test_a_rule_speaks_where_its_evidence_is_and_is_silent_where_not(
 @pytest.mark.parametrize("number", range(len(APART)))
 def test_a_rule_knows_cores_devices_and_the_mpi_in_use(tmp_path: Path, number: int) -> None:
     APART[number].write(tmp_path, 1)
-    assert_says(APART[number], report_of(tmp_path).rows("diagnosis"))
+    assert_says(APART[number], report_of(tmp_path).rows("diagnoses"))
 
 
 def test_a_busy_machine_is_all_that_is_said(tmp_path: Path) -> None:
     loaded = Steps(forward=0.09, sync=(0.05, 0.02), wire=0.02, contended=OTHER_PROGRAM)
     Case(BUSY, (), loaded).write(tmp_path, 1)
-    assert {row["rule"] for row in report_of(tmp_path).rows("diagnosis")} == {BUSY}
+    assert {row["rule"] for row in report_of(tmp_path).rows("diagnoses")} == {BUSY}
 
 
 def test_runs_that_were_refused_for_a_shared_device_are_named(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_runs_that_were_refused_for_a_shared_device_are_named(tmp_path: Path) ->
     write_run(tmp_path, "horovod", 2, header={"workers": one_gpu})
     write_run(tmp_path, "horovod", 1, header={"workers": make_workers(1, device="H200")})
     told = report_of(tmp_path)
-    row = told.row("diagnosis")
+    row = told.row("diagnoses")
     assert not any(row["finding"] in step for step in told.summary["answers"][0]["next_steps"])
     assert (row["rule"], row["workers"]) == ("shared device", 2)
     assert "workers 0 and 1 share device GPU-7" in row["evidence"]
@@ -383,7 +383,7 @@ def test_what_is_not_known_to_be_lost_is_no_next_step(case: Case, tmp_path: Path
     for folder in tmp_path.glob("*w01*") if case.rule == INPUT else ():
         shutil.rmtree(folder)
     told = report_of(tmp_path)
-    finding = told.row("diagnosis")["finding"]
+    finding = told.row("diagnoses")["finding"]
     assert not any(finding in step for step in told.summary["answers"][0]["next_steps"])
 
 

@@ -338,11 +338,11 @@ def test_a_record_of_an_attempt_that_was_removed_is_named(tmp_path: Path) -> Non
 
 
 def test_a_fair_study_has_no_unmet_row_and_older_logs_know_but_their_repeats(tmp_path: Path) -> None:
-    marks = {row["check"]: row["mark"] for row in report_of(write_honest(tmp_path / "fair")).rows("fairness")}
+    marks = {row["check"]: row["mark"] for row in report_of(write_honest(tmp_path / "fair")).rows("checks")}
     assert set(marks.values()) == {"yes"}
     for name in ("log_1.csv", "log_hvd_1.csv"):
         (tmp_path / name).write_text(older_log())
-    marks = {row["check"]: row["mark"] for row in report_of_older(tmp_path).rows("fairness")}
+    marks = {row["check"]: row["mark"] for row in report_of_older(tmp_path).rows("checks")}
     assert marks.pop("equal repeats") == "yes"
     assert set(marks.values()) == {"not known"}
 

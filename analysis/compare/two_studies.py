@@ -38,7 +38,7 @@ from unet_scaling.format.record_lines import Header
 from unet_scaling.study.config import ALL_FRAMEWORKS, Framework
 
 Letter = Literal["A", "B"]
-# More reasons would hide the advice; left_out.csv of the study's own report has them all.
+# More reasons would hide the advice; the study's own report has them all.
 _MOST_REASONS = 3
 
 

@@ -177,7 +177,7 @@ TABLES = (
         """,
         "Every framework against native DDP, in studies that have more than native DDP and Horovod.",
         "frameworks", "What each framework costs at your step length, against native DDP"),
-    Table("diagnosis.csv", lambda report: diagnosis_table(report.diagnoses), """
+    Table("diagnoses", lambda report: diagnosis_table(report.diagnoses), """
         rule | its name
         (finding) | | cause | text
         options, framework, knobs, workers | the point | | point
@@ -201,13 +201,13 @@ TABLES = (
         "Points without an overhead budget have no row.", "budget",
         "Lost efficiency in parts, with the most workers",
         lambda table: table.groupby(SERIES, sort=False).tail(1)),
-    Table("difference.csv", lambda report: report.differences, _PAIR + """
+    Table("differences", lambda report: report.differences, _PAIR + """
         pairs | repeats that both have
         difference ± | ratio of throughputs, native DDP / Horovod, less 1: the sum of the parts
         """ + _OVERHEAD,
         "Extra time of Horovod against native DDP, in shares of native DDP's time per image. "
         "Negative: less."),
-    Table("network.csv", lambda report: report.network, _POINT + """
+    Table("network", lambda report: report.network, _POINT + """
         repeats | launches that are used
         gradient_bytes | of one step, float32
         wire_seconds ± | of one step, measured
@@ -468,7 +468,7 @@ TABLES = (
         random ± | score in random order
         """,
         "The deletion and insertion curves of the page."),
-    Table("fairness.csv", lambda report: report.fairness, """
+    Table("checks", lambda report: report.fairness, """
         check | what should be equal in the runs compared; rows that compare native DDP with another framework
             than Horovod end with its name | requirement | text
         mark | yes, no, or not known | met | badge
@@ -477,7 +477,7 @@ TABLES = (
         """,
         "", "fairness", "What is not equal, or not known",
         lambda table: table[table["mark"] != "yes"]),
-    Table("left_out.csv", lambda report: report.study.all_left_out, """
+    Table("left_out", lambda report: report.study.all_left_out, """
         run | name of its folder or log | run | run
         state | as in `unet-scaling status`: waiting, failed, resumable, diverged, invalid; of complete runs:
             no throughput, refused, or invalid where the record contradicts itself or a dilated cluster was
@@ -493,7 +493,8 @@ TABLES = (
 
 def table_files(report: Report) -> dict[str, bytes]:
     """Return the contents of the table files, by file name."""
-    return {table.name(report): table.content(report) for table in TABLES if table.is_made(report)}
+    made = [table for table in TABLES if table.is_file and table.is_made(report)]
+    return {table.name(report): table.content(report) for table in made}
 
 
 def grids(report: Report, section: str) -> tuple[Grid, ...]:
@@ -503,7 +504,7 @@ def grids(report: Report, section: str) -> tuple[Grid, ...]:
 
 
 def table_of(file: str) -> Table:
-    """Return the table that is written to this file."""
+    """Return the table that is written to this file, or under this key of summary.json."""
     return next(table for table in TABLES if table.file == file)
 
 
@@ -522,17 +523,17 @@ FURTHER_NAMES = (
 def column_lists() -> str:
     """Return the columns of every table as Markdown."""
     lists = [
-        (table.file, table.about, {line.names: line.meaning for line in table.column_lines if line.in_file})
+        (table.title, table.about, {line.names: line.meaning for line in table.column_lines if line.in_file})
         for table in TABLES
     ]
-    lists.append(("compare.csv", COMPARE_ABOUT, {line.names: line.meaning for line in COMPARE_LINES}))
+    lists.append(("`compare.csv`", COMPARE_ABOUT, {line.names: line.meaning for line in COMPARE_LINES}))
     parts = []
-    for file, about, columns in lists:
+    for title, about, columns in lists:
         rows = [
             f"| {', '.join(f'`{name}`' for name in names)} | {meaning} |".replace("|  |", "| |")
             for names, meaning in columns.items()
         ]
-        head = [f"### `{file}`", "", *([about, ""] if about else []), "| column | meaning |", "|---|---|"]
+        head = [f"### {title}", "", *([about, ""] if about else []), "| column | meaning |", "|---|---|"]
         parts += [*head, *rows, ""]
     return "\n".join(parts)
 

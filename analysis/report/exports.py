@@ -170,6 +170,9 @@ _SIGNIFICANT_DIGITS = 10
 _LISTED = {
     "points": "summary.csv", "comparisons": "comparison.csv", "iou": "iou.csv", "played": "played.csv",
     "plan": "plan.csv", "task_scores": "task_scores.csv",
+    # These have no file.
+    "checks": "checks", "diagnoses": "diagnoses", "differences": "differences", "network": "network",
+    "left_out": "left_out",
 }  # fmt: skip
 
 
@@ -227,7 +230,6 @@ def summary_json(report: Report) -> str:
         key("iou_scope"): study.iou_scope,
         "frameworks": study.names,
         "criteria": {key(name): value for name, value in study.criteria.model_dump().items()},
-        "left_out": study.all_left_out[["run", "state", "reason"]].to_dict("records"),
         "provenance": origins(study.subject),
         "answers": [dataclasses.asdict(answer) for answer in report.answers],
         "recommendations": recommendations,
@@ -246,7 +248,6 @@ def summary_json(report: Report) -> str:
             "sentences": maps.sentences,
             "warnings": maps.warnings,
         }
-    content["checks"] = report.fairness.to_dict("records")
     content |= {"doubts": report.doubts, "notes": report.notes}
     return json.dumps(_plain(content), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 

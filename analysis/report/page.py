@@ -72,7 +72,7 @@ def report_page(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) ->
         origins=origins(study.subject),
         origin_line=origin_line(study.subject),
         reproduction=reproduction(study.subject),
-        files=[table.name(report) for table in TABLES if table.is_made(report)],
+        files=[table.name(report) for table in TABLES if table.is_file and table.is_made(report)],
     )
 
 

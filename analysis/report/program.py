@@ -38,7 +38,10 @@ from unet_scaling.base.parallel import parallel_map
 
 PAGE_NAME = "report.html"
 # What earlier versions wrote beside the page; removed, as it would be taken for what this version says.
-FORMER_FILES = ("summary.tex", "epochs.parquet")
+FORMER_FILES = (
+    "summary.tex", "epochs.parquet", "diagnosis.csv", "difference.csv", "network.csv", "fairness.csv",
+    "left_out.csv",
+)  # fmt: skip
 
 
 def write_report(report: Report, folder: Path) -> list[Path]:
@@ -60,7 +63,7 @@ def write_report(report: Report, folder: Path) -> list[Path]:
         contents |= {f"{drawn.name}.svg": drawn.svg, f"{drawn.name}.png": drawn.png}
     contents[PAGE_NAME] = report_page(report, figures).encode()
     pictures = {f"{report.study.score.key(name)}.{kind}" for name in FIGURES for kind in ("svg", "png")}
-    names = {table.name(report) for table in TABLES} | pictures
+    names = {table.name(report) for table in TABLES if table.is_file} | pictures
     make_own(folder, PAGE_NAME, names | contents.keys())
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE, durable=False)
@@ -180,9 +183,9 @@ def print_report(report: Report, folder: Path) -> None:
     print_left_out(report.study, console)
     print_list(console, "Notes", report.notes, "report.html")
     strongest = [report.doubted(str(each)) for each in report.diagnoses[:MOST_DIAGNOSES]]
-    print_list(console, "Where the time goes", strongest, "diagnosis.csv")
+    print_list(console, "Where the time goes", strongest, "summary.json")
     print_list(console, "", list(map(str, report.verdicts)), "comparison.csv")
-    print_list(console, "Not equal in this comparison", report.doubts, "fairness.csv")
+    print_list(console, "Not equal in this comparison", report.doubts, "summary.json")
 
 
 def report_console() -> Console:
@@ -194,7 +197,7 @@ def print_left_out(study: Study, console: Console) -> None:
     """Print every run that is not used, and why."""
     left_out = study.all_left_out
     lines = list(left_out["run"] + ": " + left_out["reason"])
-    print_list(console, f"Left out: {len(left_out)}", lines, "left_out.csv")
+    print_list(console, f"Left out: {len(left_out)}", lines, "summary.json")
 
 
 def _print(console: Console, text: str, style: str | None = None) -> None:

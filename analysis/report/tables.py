@@ -208,7 +208,8 @@ COMPARE_LINES = column_lines("""
 class Table:
     """One table of a report.
 
-    `file` is its name, in CSV. `make` returns the table; `lines` are its columns in
+    `file` is its name, in CSV; one without an ending is a key of summary.json, which has the rows of tables
+    without a file. `make` returns the table; `lines` are its columns in
     the order of the file (see `column_lines`). `about` is a sentence for
     docs/columns.md. With a `section`, the page shows it there under a `caption`, with `leads` before the
     figures; `rows` returns what it shows of the table. There is no file without rows.
@@ -227,6 +228,16 @@ class Table:
     def column_lines(self) -> list[ColumnLine]:
         """Return its columns."""
         return column_lines(self.lines)
+
+    @property
+    def is_file(self) -> bool:
+        """Return whether it has a file of its own."""
+        return self.file.endswith(".csv")
+
+    @property
+    def title(self) -> str:
+        """Return where it is written, in Markdown."""
+        return f"`{self.file}`" if self.is_file else f"`summary.json`: `{self.file}`"
 
     @property
     def names(self) -> list[str]:
@@ -266,11 +277,11 @@ class Table:
         """Return the table as the page shows it."""
         made = self.make(report)
         rows = self.rows(made) if len(made) else made
-        file = self.name(report)
+        file = self.name(report) if self.is_file else "summary.json"
         restricted = report.study.kind.restricted
         caption = capitalised(self.caption.format_map(words_of(report.study)))
         caption += f" ({restricted})" if restricted else ""
-        name = f"{PurePath(file).stem}-{report.study.score.key(self.section)}"
+        name = f"{PurePath(self.name(report)).stem}-{report.study.score.key(self.section)}"
         return make_grid(name, caption, rows, self.columns(report, rows), file, self.leads)
 
 
