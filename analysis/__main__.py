@@ -26,12 +26,11 @@ repeated at any time: runs that are not complete are left out and listed.
 """
 
 import argparse
-import importlib
 import sys
 from pathlib import Path
 
 from unet_scaling.base.command_line import CommandLine, named_folder
-from unet_scaling.base.errors import UserError, optional_part, run_program
+from unet_scaling.base.errors import UserError, required_module, run_program
 
 # As the first argument; a study folder of such a name is given as ./compare.
 OTHER_COMMANDS = ("compare", "predict")
@@ -49,9 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Write and print the report, comparison or prediction that the command line asks for."""
     given = sys.argv[1:] if arguments is None else arguments
     if given and given[0] in OTHER_COMMANDS:
-        with optional_part(given[0]):
-            command = importlib.import_module(f"analysis.{given[0]}.command")
-        code: int = command.main(given[1:])
+        code: int = required_module(f"analysis.{given[0]}.command", given[0]).main(given[1:])
         return code
     options = command_line().parse_args(given)
     _require_fitting(options)

@@ -420,6 +420,7 @@ def main() -> None:
     head = ("cell", "nodes", "spread", "launched as", "frameworks", "workers", "repeats", "", *COLUMNS)
     print(f"| {' | '.join(head)} |")
     print(f"|{'--:|' * len(head)}", flush=True)
+    of_all: dict[str, list[Mapping[str, bool | None]]] = {}
     with ProcessPoolExecutor(options.processes) as pool:
         for number in options.cell:
             cell = CELLS[number - 1]
@@ -434,6 +435,10 @@ def main() -> None:
             known = [rows[number, study] for study in studies]
             cells = " | ".join(share_words([row[name] for row in known]) for name in COLUMNS)
             print(f"| {number} | {cell} | {cells} |", flush=True)
+            of_all.setdefault("all of one framework slower" if cell.away else "all honest", []).extend(known)
+    for name, known in of_all.items():
+        cells = " | ".join(share_words([row[column] for row in known]) for column in COLUMNS)
+        print(f"| {name} |{'  |' * 7} {cells} |")
 
 
 if __name__ == "__main__":

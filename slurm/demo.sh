@@ -33,7 +33,11 @@ else
     study=demo-$(basename "$data" | tr -c 'A-Za-z0-9._\n-' '_')-$(cksum <<<"$data" | cut -d ' ' -f 1)
     mkdir -p "$logs/$study"
     .venv/bin/python -m unet_scaling.data check "$data" --manifest "$logs/$study/manifest.json" \
-        ${DEMO_FOREGROUND:+--foreground "$DEMO_FOREGROUND"}
+        ${DEMO_FOREGROUND:+--foreground "$DEMO_FOREGROUND"} || {
+        code=$?
+        echo "make demo takes --foreground RULE as DEMO_FOREGROUND=RULE" >&2
+        exit "$code"
+    }
     [ -z "${DEMO_FOREGROUND:-}" ] || options+=(--set "data.foreground=$DEMO_FOREGROUND")
     options+=(--name "$study" --set "data.folder=$data"
         --set "data.manifest=$(realpath "$logs/$study/manifest.json")")

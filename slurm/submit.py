@@ -1,6 +1,5 @@
 """Submit what a study still needs, each run once, whatever Slurm answers and whatever happens in between."""
 
-import importlib
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from slurm.launch.preflight import check_inputs, interval_text, iou_warnings, li
 from slurm.launch.study_folder import Cancellation, StudyFolder, in_launch_order, locked, open_study_folder
 from slurm.render import SCRIPT_NAME, allocation_script, job_script, write_script
 from slurm.scheduler import LimitError, RejectedError, Slurm, UnreachableError
-from unet_scaling.base.errors import EXIT_RESUME, EXIT_USAGE, UserError, optional_part
+from unet_scaling.base.errors import EXIT_RESUME, EXIT_USAGE, UserError, required_module
 from unet_scaling.base.texts import clean, retry
 from unet_scaling.format.record import RECORD_NAME, attempt_records, set_launch_aside, take_launch_back
 from unet_scaling.format.run_state import ACTIVE, SUBMITTABLE
@@ -259,8 +258,7 @@ class Submitter:
         self._require_affordable(configs, self.folder.study.configs())
         earlier = (states.read_submission(self.folder.path / run) for run in self.folder.study.run_names())
         if self.cluster.doctor and not any(found and found.attempts for found in earlier):
-            with optional_part("doctor = true"):
-                doctor = importlib.import_module("slurm.commands.doctor")
+            doctor = required_module("slurm.commands.doctor", "doctor = true")
             workers = max(config.workers for config in configs)
             doctor.require_sound_launch(self.cluster, workers, self.folder.path.parent, self.console)
         for run in wanted:

@@ -4,13 +4,12 @@ A subcommand's module has `main`, which reads sys.argv, and `command_line`, its 
 when it is called, so that --help and --version need neither torch nor pandas.
 """
 
-import importlib
 import sys
 import tomllib
 from typing import Any
 
 from unet_scaling import CODE_FOLDER, IS_CLONE
-from unet_scaling.base.errors import EXIT_OK, EXIT_USAGE, UserError, exit_codes_text, optional_part
+from unet_scaling.base.errors import EXIT_OK, EXIT_USAGE, UserError, exit_codes_text, required_module
 from unet_scaling.base.texts import COMMAND, did_you_mean
 
 # The module of each, and what it does.
@@ -69,8 +68,7 @@ def main() -> int | None:
 def module_of(name: str) -> Any:  # noqa: ANN401  (a module, each with a `main` of its own)
     """Return the module of this subcommand; raises UserError with the nearest for an unknown one."""
     if name in _OF_FULL_CHECKOUT:
-        with optional_part(f"{COMMAND} {name}"):
-            return importlib.import_module(_OF_FULL_CHECKOUT[name][0])
+        return required_module(_OF_FULL_CHECKOUT[name][0], f"{COMMAND} {name}")
     hint = did_you_mean(name, SUBCOMMANDS)
     if name.endswith(".toml"):
         hint = f"did you mean {COMMAND} run {name}, or submit? "

@@ -4,7 +4,6 @@ Settings, software, machine and data are equal, or have both values. Speeds are 
 disturbed, at once, chosen, or the same in both studies. IoU of other test images is not compared.
 """
 
-import importlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ from analysis.read.load import FINAL_FATES, load_study
 from analysis.read.options import OPERATIONAL, flat_options, labels, shown
 from analysis.study import NOT_RECORDED, POINT, Score, Study
 from analysis.text import clean, count, first_of
-from unet_scaling.base.errors import EXIT_BAD_DATA, UserError, optional_part
+from unet_scaling.base.errors import EXIT_BAD_DATA, UserError, required_module
 from unet_scaling.base.texts import CALLED
 from unet_scaling.format.facts import FACTS, setting_facts, values_of, version_facts
 from unet_scaling.format.record_lines import Header
@@ -96,8 +95,7 @@ def read_side(letter: Letter, folder: Path) -> StudySide:
     is_older = folder.is_dir() and any(folder.glob("log_*.csv"))
     read: Callable[[Path], Study] = load_study
     if is_older:
-        with optional_part(f"{letter} = {folder}"):
-            read = importlib.import_module("analysis.older_logs.logs").load_reference
+        read = required_module("analysis.older_logs.logs", f"{letter} = {folder}").load_reference
     study = read(folder)
     if study.runs.empty and len(study.subject.runs):
         played = study.played is not None

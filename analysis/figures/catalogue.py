@@ -232,7 +232,7 @@ def training_curves(study: Study) -> pd.DataFrame:
 def _quality(inputs: Inputs) -> list[Chart]:
     """Return the score over the workers of each set of options with played runs, the best ones first."""
     played, study, margin = inputs.report.played.points, inputs.study, inputs.study.criteria.iou_margin
-    options = inputs.report.played.best_options if len(played) else []
+    options = inputs.report.played.best_options
     if not options:
         return []
     place = played["options"].map({name: number for number, name in enumerate(options)})

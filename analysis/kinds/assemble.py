@@ -38,7 +38,7 @@ from analysis.numbers.iou import iou_between_frameworks, iou_table, task_scores
 from analysis.numbers.points import cost_table, interval_notes, summarise, target_of, unequal_work
 from analysis.study import COMPARED, POINT, Study
 from analysis.text import after, labelled, lines, restriction_notes, series_name
-from unet_scaling.base.errors import UserError, optional_module
+from unet_scaling.base.errors import optional_module, required_module
 from unet_scaling.base.parallel import parallel_map
 
 # Capabilities that a checkout may lack: of each, what the report asks it.
@@ -51,7 +51,7 @@ NO_ROWS = pd.DataFrame(columns=POINT)
 # What a capability finds that is not there.
 NOTHING = SimpleNamespace(
     is_empty=True, points=NO_ROWS, plan=NO_ROWS, runs=NO_ROWS, faithful=NO_ROWS, curves=NO_ROWS,
-    kept=[], notes=[], sentences={}, warnings=[],
+    best_options=[], notes=[], sentences={}, warnings=[],
 )  # fmt: skip
 # From here on, starting processes takes less time than they save.
 MANY_RUNS = 500
@@ -292,12 +292,12 @@ def make_report(study: Study) -> Report:
 
 def _require_capability(study: Study) -> None:
     """Raise UserError where all that a study has is of a capability that this checkout lacks."""
-    for part, capability, name in (
-        (study.played, PLAYED_RUNS, "played"),
-        (study.maps_only, SALIENCY, "saliency"),
+    for part, module in (
+        (study.played, "analysis.played.quality"),
+        (study.maps_only, "analysis.saliency.findings"),
     ):
-        if part is not None and part is study.subject and not capability:
-            raise UserError(f"the runs of {study.name} need analysis/{name}, which this checkout lacks")
+        if part is study.subject:
+            required_module(module, f"a report of {study.name}")
 
 
 def _made(study: Study, make: Callable[[Study], pd.DataFrame]) -> pd.DataFrame:

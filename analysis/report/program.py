@@ -2,7 +2,6 @@
 
 import argparse
 import gc
-import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,7 +31,7 @@ from analysis.report.tables import Column, number_column
 from analysis.study import COMPARED, Study, names_of
 from analysis.text import clean, labelled
 from unet_scaling.base.console import CleanConsole
-from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_OK, UserError, optional_part
+from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_OK, UserError, required_module
 from unet_scaling.base.files import READABLE, write_atomically
 from unet_scaling.base.parallel import parallel_map
 
@@ -128,12 +127,10 @@ def report_study(options: argparse.Namespace) -> int:
     if options.csv not in (None, "-") and Path(options.csv).resolve().parent == folder.resolve():
         raise UserError(f"--output {folder} holds {options.csv} itself; name a folder of its own")
     if options.csv:
-        with optional_part("report --csv"):
-            tables = importlib.import_module("analysis.tables_of_others.csv_table")
+        tables = required_module("analysis.tables_of_others.csv_table", "report --csv")
         study: Study = tables.load_csv(options.csv, dict(options.column), options.work, dict(options.where))
     elif options.reference:
-        with optional_part("report --reference"):
-            logs = importlib.import_module("analysis.older_logs.logs")
+        logs = required_module("analysis.older_logs.logs", "report --reference")
         names = names_of() if options.names is None else logs.arm_names(options.names)
         study = logs.load_reference(source, logs.epoch_work(options.images, options.batch), names)
     else:

@@ -209,10 +209,10 @@ class Table:
     """One table of a report.
 
     `file` is its name, in CSV; one without an ending is a key of summary.json, which has the rows of tables
-    without a file. `make` returns the table; `lines` are its columns in
-    the order of the file (see `column_lines`). `about` is a sentence for
-    docs/columns.md. With a `section`, the page shows it there under a `caption`, with `leads` before the
-    figures; `rows` returns what it shows of the table. There is no file without rows.
+    without a file. `make` returns the table; `lines` are its columns in the order of the file (see
+    `column_lines`). `about` is a sentence for docs/columns.md. With a `section`, the page shows it there
+    under a `caption`, with `leads` before the figures; `rows` returns what it shows of the table. There is no
+    file without rows.
     """
 
     file: str

@@ -1,6 +1,5 @@
 """Estimate how long runs take, by complete runs of the same points or else by a probe."""
 
-import importlib
 import subprocess
 import sys
 import time
@@ -8,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-from unet_scaling.base.errors import UserError, optional_part
+from unet_scaling.base.errors import UserError, required_module
 from unet_scaling.base.texts import count, duration
 from unet_scaling.data.folder import read_manifest
 from unet_scaling.data.order import count_test_images
@@ -148,8 +147,7 @@ def run_probe(study: StudyConfig, cores: int, seconds: int = PROBE_SECONDS) -> P
         raise UserError(
             "--probe: own tasks, emulated workers and saliency maps are told by complete runs alone"
         )
-    with optional_part("--probe"):
-        importlib.import_module("unet_scaling.profile")
+    required_module("unet_scaling.profile", "--probe")
     command = [sys.executable, "-m", "unet_scaling.profile.measure", str(seconds), str(cores)]
     done = subprocess.run(
         command, cwd=PROJECT, input=study.model_dump_json(), capture_output=True, text=True, check=False

@@ -251,6 +251,12 @@ def optional_part(asked_by: str, extra: str = "") -> Iterator[None]:
         raise UserError(f"{asked_by} needs {extra}, which cannot be imported ({error}); {cure}") from None
 
 
+def required_module(name: str, asked_by: str) -> Any:  # noqa: ANN401  (a module)
+    """Return a module of a capability; UserError that names what asks for it where this checkout lacks it."""
+    with optional_part(asked_by):
+        return importlib.import_module(name)
+
+
 def optional_module(name: str) -> Any:  # noqa: ANN401  (a module)
     """Return a module of a capability that may be taken away; None where this checkout lacks it."""
     try:

@@ -4,14 +4,13 @@ A virtual cluster may be slowed, so that one machine stands for several (unet_sc
 durations of the project are those of the machine that is stood for, which is this one unless it is slowed.
 """
 
-import importlib
 import os
 import time
 from collections.abc import Collection
 from functools import cache
 from typing import Any, Protocol
 
-from unet_scaling.base.errors import optional_part
+from unet_scaling.base.errors import required_module
 
 SLOWED_VARIABLE = "UNET_SCALING_DILATION"
 LINK_RATE_VARIABLE = "UNET_SCALING_LINK_RATE"
@@ -67,8 +66,7 @@ def machine() -> Machine:
     """Return the machine. Raises UserError where its environment says what cannot be."""
     if os.environ.get(SLOWED_VARIABLE, "1") == "1":
         return Machine()
-    with optional_part(SLOWED_VARIABLE):
-        slowed = importlib.import_module("unet_scaling.emulation.slowed_machine")
+    slowed = required_module("unet_scaling.emulation.slowed_machine", SLOWED_VARIABLE)
     found: Machine = slowed.SlowedMachine()
     return found if found.is_slowed else Machine()
 
