@@ -138,7 +138,11 @@ def _speeds(side: StudySide, points: Sequence[StudyPoint]) -> Sample:
     point = np.asarray(runs["run"].map(numbers), dtype=np.int64)
     launches = stats.Launches(point, len(points), runs["repeat"].to_numpy(dtype=np.int64))
     values = np.log(runs[side.study.throughput].to_numpy(dtype=np.float64))
-    return Sample(launches, values, stats.block_deviations(side.study, runs["run"].to_list()))
+    return Sample(
+        launches,
+        values,
+        stats.block_deviations(side.study.epochs, side.study.throughput, runs["run"].to_list()),
+    )
 
 
 def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> pd.DataFrame:

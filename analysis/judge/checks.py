@@ -214,7 +214,7 @@ def check_facts(row: str, subject: Checked) -> Check:
             return ""
         values = [values_of(fact, (subject.headers[run["run"]] for run in side)) for side in both]
         return in_both(
-            fact.title(next(iter(subject.headers.values()))), values, names_of_pair(subject.study, pair)
+            fact.title(next(iter(subject.headers.values()))), values, names_of_pair(subject.study.names, pair)
         )
 
     if one_sided := _first_at_points(subject, unproven, told_by_one):

@@ -56,7 +56,7 @@ def run_steadiness(study: Study) -> pd.DataFrame:
                        and a size of at least 2 %; "not checked" for fewer than 8 epochs; otherwise "yes"
     """
     names = list(study.runs["run"])
-    blocks = stats.epoch_blocks(study, names)
+    blocks = stats.epoch_blocks(study.epochs, study.throughput, names)
     statistics = np.full((len(names), len(STATISTICS)), NAN)
     for size in np.unique(blocks.counts[blocks.counts >= _FEWEST_BLOCKS]):
         chosen = np.flatnonzero(blocks.counts == size)

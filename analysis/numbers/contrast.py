@@ -22,6 +22,7 @@ from analysis.study import (
     POINT,
     RECOMMENDED_REPEATS,
     Array,
+    Names,
     Study,
     bounded,
     counts_for_speed,
@@ -121,9 +122,9 @@ def side_by_side(table: pd.DataFrame, on: Sequence[str]) -> pd.DataFrame:
     return both.rename(columns={"knobs_native": "native_knobs", "knobs_other": "horovod_knobs"})
 
 
-def paired_runs(study: Study) -> pd.DataFrame:
+def paired_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each pair of runs of one repeat that counts: KEY, repeat, columns of both runs."""
-    return undisturbed(side_by_side(study.runs, ["options", "workers", "repeat"]), ("native", "other"), KEY)
+    return undisturbed(side_by_side(runs, ["options", "workers", "repeat"]), ("native", "other"), KEY)
 
 
 def undisturbed(pairs: pd.DataFrame, arms: tuple[str, str], key: list[str]) -> pd.DataFrame:
@@ -171,9 +172,9 @@ def repeats_of(both: Sides) -> Iterator[tuple[Row, Row]]:
     return ((row, others[row["repeat"]]) for row in both[0] if row["repeat"] in others)
 
 
-def names_of_pair(study: Study, pair: PointPair) -> tuple[str, str]:
+def names_of_pair(names: Names, pair: PointPair) -> tuple[str, str]:
     """Return the names of native DDP and of the framework that is compared with it."""
-    return study.names[COMPARED[0]], study.names.get(pair.framework, NAMES[pair.framework])
+    return names[COMPARED[0]], names.get(pair.framework, NAMES[pair.framework])
 
 
 def in_both(name: str, values: Iterable[Sequence[str]], names: Iterable[str]) -> str:
@@ -236,7 +237,7 @@ def compare(study: Study, family: Sequence[str] = ()) -> pd.DataFrame:
     table["place"] = table["framework"].map(list(NAMES).index)
     table["series"] = table.groupby(KEY[:3], sort=False).ngroup()
     table = table.sort_values(["place", "series", "workers"], kind="stable")[KEY]
-    ratios = paired_ratios(study, paired_runs(study), KEY, ("native", "other"), family)
+    ratios = paired_ratios(study, paired_runs(study.runs), KEY, ("native", "other"), family)
     table = table.merge(ratios, on=KEY, how="left")
     medians = study.timed.runs.groupby(POINT, sort=False)[study.throughput].median()
     both = side_by_side(medians.rename("median").reset_index(), ["options", "workers"])
@@ -262,12 +263,14 @@ def paired_ratios(
 
     The ratio is that of the throughputs of the two `arms`, whose columns of `pairs` end in their names.
     """
-    logs = paired_logarithms(study, pairs, arms)
+    logs = paired_logarithms(study.throughput, pairs, arms)
     launches = stats.launches_of(pairs, key)
     table = pairs.groupby(launches.point)[key].first()
     table["pairs"] = launches.sizes
     table["coverage"] = stats.coverage(table["pairs"])
-    first, second = (stats.block_deviations(study, pairs[f"run_{arm}"].to_list()) for arm in arms)
+    first, second = (
+        stats.block_deviations(study.epochs, study.throughput, pairs[f"run_{arm}"].to_list()) for arm in arms
+    )
     ends = zip(*stats.bounds(launches.replicates(logs, first - second), 1 - study.significance), strict=True)
     samples = [np.asarray(values) for _, values in pd.Series(logs).groupby(launches.point)]
     contrasts = [stats.contrast_of([values], of) for values, of in zip(samples, ends, strict=True)]
@@ -280,10 +283,10 @@ def paired_ratios(
 
 
 def paired_logarithms(
-    study: Study, pairs: pd.DataFrame, arms: tuple[str, str] = ("native", "other")
+    throughput: str, pairs: pd.DataFrame, arms: tuple[str, str] = ("native", "other")
 ) -> Array:
     """Return the logarithm of each pair's ratio of throughputs, of the first arm over the second."""
-    first, second = (pairs[f"{study.throughput}_{arm}"] for arm in arms)
+    first, second = (pairs[f"{throughput}_{arm}"] for arm in arms)
     return np.asarray(np.log(first / second), dtype=np.float64)
 
 
@@ -366,15 +369,15 @@ def _withheld(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(outcome=table["outcome"].mask(doubted, WITHHELD))
 
 
-def with_clocks(study: Study) -> pd.DataFrame:
+def with_clocks(runs: pd.DataFrame, budgets: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with `mhz`, the mean clock of their workers' cores; NaN where it is not recorded."""
-    clocks = study.budgets["frequency_mhz"].astype(float).groupby(study.budgets["run"].astype(str)).mean()
-    return study.runs.join(clocks.rename("mhz"), on="run")
+    clocks = budgets["frequency_mhz"].astype(float).groupby(budgets["run"].astype(str)).mean()
+    return runs.join(clocks.rename("mhz"), on="run")
 
 
 def speed_facts(study: Study) -> Mapping[Hashable, Row]:
     """Return what else decides the speed of a point, by POINT: medians of its runs."""
-    points = with_clocks(study.timed).groupby(POINT, sort=False)
+    points = with_clocks(study.timed.runs, study.timed.budgets).groupby(POINT, sort=False)
     facts: Mapping[Hashable, Row] = points[[*TOOK, "mhz"]].median().to_dict("index")
     return facts
 
@@ -450,7 +453,9 @@ def each_against_native(study: Study, arms: pd.DataFrame, arms_iou: pd.DataFrame
     medians = study.timed.runs.groupby(POINT, sort=False)[["step_seconds", "busy_share"]].median()
     both = side_by_side(medians.reset_index(), ["options", "workers"])
     table = table.merge(both, on=KEY, how="left")
-    table = table.merge(_same_weights(study), on=KEY, how="left").fillna({"same_weights": ""})
+    table = table.merge(_same_weights(study.runs, study.evaluations), on=KEY, how="left").fillna(
+        {"same_weights": ""}
+    )
     table["step_ms"] = 1000 * table["step_seconds_native"]
     for ratio, cost in zip(bounded("ratio"), bounded("cost_ms"), strict=True):
         table[cost] = table["step_ms"] * (table[ratio] - 1)
@@ -466,13 +471,13 @@ def each_against_native(study: Study, arms: pd.DataFrame, arms_iou: pd.DataFrame
     return table.rename(columns={"horovod_knobs": "knobs"})[_WRAPPER_COLUMNS]
 
 
-def _same_weights(study: Study) -> pd.DataFrame:
+def _same_weights(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.DataFrame:
     """Return in how many pairs of runs of a repeat the last evaluation was of the same weights.
 
     No row where no pair was evaluated, as emulated runs are not.
     """
-    last = study.evaluations.drop_duplicates("run", keep="last").set_index("run")["weights_sha256"]
-    evaluated = study.runs.assign(weights=study.runs["run"].map(last)).dropna(subset="weights")
+    last = evaluations.drop_duplicates("run", keep="last").set_index("run")["weights_sha256"]
+    evaluated = runs.assign(weights=runs["run"].map(last)).dropna(subset="weights")
     pairs = side_by_side(evaluated, ["options", "workers", "repeat"])
     pairs["same"] = pairs["weights_native"] == pairs["weights_other"]
     counted = pairs.groupby(KEY, sort=False)["same"].agg(["sum", "size"]).reset_index()

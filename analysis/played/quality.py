@@ -427,7 +427,7 @@ def _answer(quality: PlayedQuality, kept: Sequence[KeptIou]) -> Answer:
     point = (first.options, first.framework, first.knobs, first.workers)
     rows = quality.plan.to_dict("records")
     row = next((row for row in rows if tuple(row[name] for name in POINT) == point), None)
-    said = partial(lines, "played", study=study, kept=first, row=row, device=device_of(study))
+    said = partial(lines, "played", study=study, kept=first, row=row, device=device_of(study.headers))
     has_time = row is not None and not math.isnan(row["seconds_to_target"])
     tiles = (
         Tile("Speed", "not measured", "played: the seconds are of no real number of workers", "unknown"),

@@ -31,6 +31,7 @@ from analysis.text import (
 from unet_scaling import PROJECT
 from unet_scaling.base.texts import PASTED
 from unet_scaling.format.facts import FACTS, values_of, version_facts
+from unet_scaling.format.record_lines import Header, ScriptHeader
 from unet_scaling.study.config import ALL_FRAMEWORKS, SHARED_TABLES, TASK_OPTIONS, RunConfig
 from unet_scaling.study.options import OPTION_TABLES, TASK_SWITCHES, TaskOptions
 from unet_scaling.study.study_file import PATH_KEYS
@@ -64,9 +65,9 @@ def origins(study: Study) -> dict[str, tuple[str, ...]]:
     return told | {"started (UTC)": _ends(each.started_utc for each in found)}
 
 
-def origin_line(study: Study) -> str:
+def origin_line(headers: Mapping[str, Header], scripts: Mapping[str, ScriptHeader]) -> str:
     """Return commit, hosts and days of the used runs in one sentence; empty for logs that carry none."""
-    found = [*study.headers.values(), *study.scripts.values()]
+    found = [*headers.values(), *scripts.values()]
     if not found:
         return ""
     code = count(len({each.commit for each in found}), "commit")
@@ -193,7 +194,7 @@ def speed_columns(report: Report) -> list[Column]:
 def played_short_columns(report: Report) -> list[Column]:
     """Return the columns on played runs that a terminal or a paper has room for."""
     return [
-        *point_keys(report.study),
+        *point_keys(report.study.names),
         text_column("runs", "kind"),
         integer_column("seeds", "seeds"),
         number_column(report.study.score.title, "iou", ".3f"),

@@ -136,7 +136,7 @@ def report_study(options: argparse.Namespace) -> int:
     else:
         study = load_study(source)
     if study.is_empty:
-        print_left_out(study, report_console())
+        print_left_out(study.all_left_out, report_console())
         raise UserError(f"{source} has no usable run; the reasons are listed above", EXIT_BAD_DATA)
     # The study stays until the end: no search for garbage, in any process, needs to visit it.
     gc.freeze()
@@ -177,7 +177,7 @@ def print_report(report: Report, folder: Path) -> None:
     _print_tables(console, report.study.name, report.points, columns, bounded, "summary.csv")
     kinds = f"{score.heading} of played and real runs"
     _print_tables(console, kinds, report.played.points, played_short_columns(report), bounded, "played.csv")
-    print_left_out(report.study, console)
+    print_left_out(report.study.all_left_out, console)
     print_list(console, "Notes", report.notes, "report.html")
     strongest = [report.doubted(str(each)) for each in report.diagnoses[:MOST_DIAGNOSES]]
     print_list(console, "Where the time goes", strongest, "summary.json")
@@ -190,9 +190,9 @@ def report_console() -> Console:
     return CleanConsole(highlight=False, width=max(Console().width, LEAST_WIDTH))
 
 
-def print_left_out(study: Study, console: Console) -> None:
+def print_left_out(all_left_out: pd.DataFrame, console: Console) -> None:
     """Print every run that is not used, and why."""
-    left_out = study.all_left_out
+    left_out = all_left_out
     lines = list(left_out["run"] + ": " + left_out["reason"])
     print_list(console, f"Left out: {len(left_out)}", lines, "summary.json")
 

@@ -11,7 +11,7 @@ from textwrap import dedent
 import pandas as pd
 
 from analysis.kinds.assemble import Report
-from analysis.study import COMPARED, ENDS, Study
+from analysis.study import COMPARED, ENDS, Names, Study
 from analysis.text import UNKNOWN, Row, capitalised, clean, cleaned, interval_of, number, series_name, unit_of
 
 # Ten digits: more than any measurement has, and the same on every processor.
@@ -149,7 +149,7 @@ class ColumnLine:
         if not self.form:
             return []
         if self.form in ("point", "framework"):
-            keys = point_keys(study)
+            keys = point_keys(study.names)
             return keys if self.form == "point" else keys[:1]
         name = self.names[0]
         words = words_of(study)
@@ -278,18 +278,14 @@ class Table:
         made = self.make(report)
         rows = self.rows(made) if len(made) else made
         file = self.name(report) if self.is_file else "summary.json"
-        restricted = report.study.kind.restricted
-        caption = capitalised(self.caption.format_map(words_of(report.study)))
-        caption += f" ({restricted})" if restricted else ""
+        caption = report.study.kind.marked(capitalised(self.caption.format_map(words_of(report.study))))
         name = f"{PurePath(self.name(report)).stem}-{report.study.score.key(self.section)}"
         return make_grid(name, caption, rows, self.columns(report, rows), file, self.leads)
 
 
-def point_keys(study: Study) -> list[Column]:
+def point_keys(names: Names) -> list[Column]:
     """Return the columns that name a point: the framework with its knobs, and the workers."""
-    framework = Column(
-        "framework", lambda row: Cell(series_name(row, study.names), kind=row["framework"]), "text"
-    )
+    framework = Column("framework", lambda row: Cell(series_name(row, names), kind=row["framework"]), "text")
     return [framework, integer_column("workers", "workers")]
 
 

@@ -25,7 +25,7 @@ from analysis.saliency.gallery import gallery_of
 from analysis.study import CONFIDENCE, NAN, POINT, Array, Explained, Study, bounded
 from analysis.text import bracketed, count, first_of, labelled, percent
 from unet_scaling.base.texts import score_title
-from unet_scaling.format.record_lines import Header, SaliencyPhases
+from unet_scaling.format.record_lines import Header, Saliency, SaliencyPhases
 from unet_scaling.format.saliency import SaliencyScore
 
 _PHASES = tuple(SaliencyPhases.model_fields)
@@ -93,7 +93,7 @@ class SaliencyFindings:
 def saliency_findings(study: Study) -> SaliencyFindings:
     """Return what a study shows of saliency maps. Pure: the manifests have been read."""
     study = study.with_maps
-    runs = _run_table(study)
+    runs = _run_table(study.runs, study.saliency, study.headers)
     faithful = faithful_table(study)
     sentences = [] if runs.empty else [*_faithful_sentences(faithful), *_sameness(study)]
     warnings = [*_warnings(faithful), *_missing_notes(study, runs)]
@@ -118,11 +118,13 @@ def maps_answer(found: SaliencyFindings) -> Answer:
     return Answer("", "maps", f"saliency maps only: {shown}", tiles, (train,))
 
 
-def _run_table(study: Study) -> pd.DataFrame:
+def _run_table(
+    runs: pd.DataFrame, saliency: Mapping[str, Saliency], headers: Mapping[str, Header]
+) -> pd.DataFrame:
     """Return one row per run with saliency maps; `untimed` says why `maps_per_second` is NaN."""
     rows = []
-    for run in study.runs.to_dict("records"):
-        line = study.saliency.get(run["run"])
+    for run in runs.to_dict("records"):
+        line = saliency.get(run["run"])
         if line is None:
             continue
         untimed = "" if line.seconds else "the clock shows 0 s"
@@ -136,7 +138,7 @@ def _run_table(study: Study) -> pd.DataFrame:
             **{name: run[name] for name in (*POINT, "run", "repeat")},
             **{name: getattr(line, name) for name in (*_LINE, "weights_sha256")},
             **{name: each / whole if whole else NAN for name, each in zip(_SHARES, seconds, strict=True)},
-            "method": study.headers[run["run"]].config.saliency.method,
+            "method": headers[run["run"]].config.saliency.method,
             "maps_per_second": NAN if untimed else line.maps / line.seconds,
             "peak_bytes": max(line.peak_bytes),
             "untimed": untimed,
@@ -363,7 +365,7 @@ def _sameness(study: Study) -> Iterator[str]:
     of_weights: dict[Hashable, list[str]] = {}
     for run in study.runs["run"]:
         if run in study.explained:
-            of_weights.setdefault(_what_decides(study, run), []).append(run)
+            of_weights.setdefault(_what_decides(study.headers, study.explained, run), []).append(run)
     groups = [runs for runs in of_weights.values() if len(runs) > 1]
     if not groups:
         yield "no two runs have the same weights and settings: no maps are compared"
@@ -390,14 +392,14 @@ def _sameness(study: Study) -> Iterator[str]:
         yield first_of(differing, "run", _MOST_NAMED, "; ")
 
 
-def _what_decides(study: Study, run: str) -> Hashable:
+def _what_decides(headers: Mapping[str, Header], explained: Mapping[str, Explained], run: str) -> Hashable:
     """Return weights, options, images and rounding: runs that are equal in them make equal maps."""
-    header: Header = study.headers[run]
+    header: Header = headers[run]
     config = header.config
     # Versions and processors are equal in runs compared. On CPUs, maps are always made with channels last.
     has_gpu = any(worker.device != "cpu" for worker in header.workers)
     return (
-        study.explained[run].manifest.weights_sha256,
+        explained[run].manifest.weights_sha256,
         config.saliency.model_dump_json(exclude=NOT_OF_A_MAP),
         config.data.model_dump_json(),
         config.model.model_dump_json(),
