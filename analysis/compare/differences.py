@@ -334,7 +334,7 @@ def comparison_files(comparison: StudyComparison) -> dict[str, bytes]:
     points = pd.concat([comparison.points, comparison.only]).reindex(columns=columns)
     facts = [(fact.group, fact.name, *fact.texts, fact.differs) for fact in comparison.facts]
     drawn = forest(comparison)
-    pictures = {f"{STEM}.{kind}": getattr(each, kind) for each in drawn for kind in ("svg", "png")}
+    pictures = {f"{STEM}.svg": each.svg for each in drawn}
     return {
         "compare.csv": as_csv(points.rename(columns=comparison.score.key)),
         "compare_facts.csv": as_csv(pd.DataFrame(facts, columns=["group", "fact", "a", "b", "differs"])),
@@ -447,6 +447,7 @@ def compare_folders(first: Path, second: Path, output: Path) -> int:
         make_own(output, f"{STEM}.html", files)
         for name, content in files.items():
             write_atomically(output / name, content, READABLE, durable=False)
+        (output / f"{STEM}.png").unlink(missing_ok=True)  # of an earlier version
     except OSError as error:
         raise UserError(f"the comparison cannot be written to {output}: {error}; try --output") from None
     print_comparison(comparison, report_console())

@@ -16,8 +16,8 @@ import pandas as pd
 from analysis.judge.answer import NO_CLUSTER_FILE, is_of_slurm, study_file_name
 from analysis.judge.trust import Tile
 from analysis.kinds.assemble import Report
-from analysis.report.columns import table_of
-from analysis.report.tables import Column, integer_column, number_column, point_keys, text_column
+from analysis.report.columns import TABLES, table_of
+from analysis.report.tables import Column, Table, integer_column, number_column, point_keys, text_column
 from analysis.study import CONFIDENCE, NAMES, Score, Study
 from analysis.text import (
     clean,
@@ -168,12 +168,10 @@ def _toml(value: object) -> str:
 SCHEMA_VERSION = 3
 # More than any measurement has, and the same on every processor: as in the CSV files.
 _SIGNIFICANT_DIGITS = 10
+# The tables that have a file as well.
 _LISTED = {
-    "points": "summary.csv", "comparisons": "comparison.csv", "iou": "iou.csv", "played": "played.csv",
-    "plan": "plan.csv", "task_scores": "task_scores.csv",
-    # These have no file.
-    "checks": "checks", "diagnoses": "diagnoses", "differences": "differences", "network": "network",
-    "left_out": "left_out",
+    "points": "summary.csv", "comparisons": "comparison.csv", "played": "played.csv", "plan": "plan.csv",
+    "task_scores": "task_scores.csv",
 }  # fmt: skip
 
 
@@ -239,13 +237,14 @@ def summary_json(report: Report) -> str:
             dataclasses.asdict(verdict) | {"pair": verdict.pair and verdict.pair[:4]}
             for verdict in report.verdicts
         ],
-        **{key(name): _rows(report, file) for name, file in _LISTED.items()},
+        **{key(name): _rows(report, table_of(file)) for name, file in _LISTED.items()},
+        **{key(table.file): _rows(report, table) for table in TABLES if not table.is_file},
     }
     maps = report.saliency
     if not maps.is_empty:
         content["saliency"] = {
-            "points": _rows(report, "saliency.csv"),
-            "faithfulness": _rows(report, "saliency_faithfulness.csv"),
+            "points": _rows(report, table_of("saliency.csv")),
+            "faithfulness": _rows(report, table_of("saliency_faithfulness.csv")),
             "sentences": maps.sentences,
             "warnings": maps.warnings,
         }
@@ -253,9 +252,8 @@ def summary_json(report: Report) -> str:
     return json.dumps(_plain(content), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
-def _rows(report: Report, file: str) -> object:
-    """Return the rows of a table with the documented columns of its file."""
-    table = table_of(file)
+def _rows(report: Report, table: Table) -> object:
+    """Return the rows of a table with its documented columns."""
     written = table.written(report)
     made = table.make(report)
     return made[[*written]].rename(columns=written).to_dict("records") if len(made) else []

@@ -39,7 +39,8 @@ PAGE_NAME = "report.html"
 # What earlier versions wrote beside the page; removed, as it would be taken for what this version says.
 FORMER_FILES = (
     "summary.tex", "epochs.parquet", "diagnosis.csv", "difference.csv", "network.csv", "fairness.csv",
-    "left_out.csv",
+    "left_out.csv", "evaluations.csv", "evaluation_scores.csv", "iou.csv", "iou_between_frameworks.csv",
+    "cost.csv", *(f"{name}.png" for name in FIGURES),
 )  # fmt: skip
 
 
@@ -59,14 +60,14 @@ def write_report(report: Report, folder: Path) -> list[Path]:
         contents[study_file_name(subject)] = again[0].encode()
     figures = by_section(report, started)
     for drawn in (drawn for of_section in figures.values() for drawn in of_section):
-        contents |= {f"{drawn.name}.svg": drawn.svg, f"{drawn.name}.png": drawn.png}
+        contents[f"{drawn.name}.svg"] = drawn.svg
     contents[PAGE_NAME] = report_page(report, figures).encode()
-    pictures = {f"{report.study.score.key(name)}.{kind}" for name in FIGURES for kind in ("svg", "png")}
+    pictures = {f"{report.study.score.key(name)}.svg" for name in FIGURES}
     names = {table.name(report) for table in TABLES if table.is_file} | pictures
     make_own(folder, PAGE_NAME, names | contents.keys())
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE, durable=False)
-    for name in {*names, *FORMER_FILES} - contents.keys():
+    for name in {*names, *map(report.study.score.key, FORMER_FILES)} - contents.keys():
         (folder / name).unlink(missing_ok=True)
     return [folder / name for name in contents]
 
