@@ -16,7 +16,8 @@ from slurm.launch.estimate import KnownSeconds, estimate_text, run_probe
 from slurm.launch.local import cores_per_worker
 from slurm.launch.preflight import has_package, iou_warnings
 from slurm.reference import FileKind, file_kinds
-from slurm.scheduler import Slurm, UnreachableError
+from slurm.scheduler.protocol import UnreachableError
+from slurm.scheduler.slurm import Slurm
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.texts import called, count
@@ -304,8 +305,8 @@ def ask_slurm(named: str | None) -> tuple[Nodes, list[Choice]] | None:
     Raises UserError for a partition that Slurm does not have, or where no node takes jobs.
     """
     try:
-        answer = Slurm().call(["sinfo", "--noheader", f"--format={NODE_COLUMNS}"])
-        configuration = Slurm().call(["scontrol", "show", "config"])
+        answer = Slurm().nodes(NODE_COLUMNS)
+        configuration = Slurm().configuration()
     except UnreachableError as error:
         raise UserError(f"Slurm does not answer ({error}); try again") from None
     except UserError:
