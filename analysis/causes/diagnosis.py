@@ -284,7 +284,7 @@ def slower_arm(advice: Recommendation, diagnoses: Sequence[Diagnosis]) -> str:
     slower, row = max(rows, key=lambda found: abs(math.log(found[1]["ratio"])))
     is_native = slower == COMPARED[0]
     faster = row["framework"] if is_native else COMPARED[0]
-    own, others = "native_knobs", "horovod_knobs"
+    own, others = "native_knobs", "other_knobs"
     if not is_native:
         own, others = others, own
     alike = [each for each in compared if each[others] == row[others] and slower_framework(each) != slower]
@@ -451,7 +451,7 @@ def _paced_by_host(
         is_known = not any(np.isnan(each).any() for each in shares)
         if not is_known or not apart(shares[0], shares[1], REPORTED_OVERHEAD):
             continue
-        arms = ((COMPARED[0], pair.native_knobs), (pair.framework, pair.horovod_knobs))
+        arms = ((COMPARED[0], pair.native_knobs), (pair.framework, pair.other_knobs))
         more = int(shares[1].mean() > shares[0].mean())
         own, other = float(shares[more].mean()), float(shares[1 - more].mean())
         excess = HostPaced(own - other, names[arms[1 - more][0]], other)

@@ -101,7 +101,7 @@ def _ratio(inputs: Inputs) -> list[Chart]:
     rows = known.sort_values("workers", ascending=False, kind="stable", ignore_index=True).head(
         MOST_FOREST_ROWS
     )
-    named = rows[["options", "native_knobs", "horovod_knobs"]].itertuples(index=False, name=None)
+    named = rows[["options", "native_knobs", "other_knobs"]].itertuples(index=False, name=None)
     rows = rows.assign(
         heading=[text.count(workers, "worker") for workers in rows["workers"]],
         name=[", ".join(filter(None, names)) for names in named],

@@ -20,8 +20,8 @@ from analysis.judge.decide import (
     Kind,
     Recommendation,
     best_of,
-    more_repeats,
     repeats_for_intervals,
+    request_repeats,
     slower_framework,
 )
 from analysis.judge.score_causes import cause_of
@@ -200,7 +200,7 @@ def _headline(advice: Recommendation, context: dict[str, object]) -> str:
         passed_over=next(passed_over, None),
         asks_for_1=_asks_for(study.asked, "workers", 1),
         asks_for_more=study.asked is None or study.asked["workers"].max() > 1,
-        more=more_repeats(study.runs, study.startups, study.evaluations, repeats_for_intervals(points)),
+        more=request_repeats(study.runs, study.startups, study.evaluations, repeats_for_intervals(points)),
         lost=[f"{count(workers, device)} with {series}" for series, workers in lost[:2]],
         **context,
     )
@@ -251,7 +251,7 @@ def _next_steps(advice: Recommendation, checks: Sequence[Check], context: dict[s
         asks_for_more=study.asked is not None and study.asked["workers"].max() > 1,
         unmet=[check.check for check in checks if check.mark == NO],
         missing=missing,
-        time=more_repeats(study.runs, study.startups, study.evaluations, more) if more else "",
+        time=request_repeats(study.runs, study.startups, study.evaluations, more) if more else "",
         LAUNCH_HINT=LAUNCH_HINT,
         LEARN_FIRST=LEARN_FIRST,
         **context,

@@ -225,7 +225,7 @@ def recommend(
         table = table.merge(more[[*POINT, *more.columns.difference(points.columns, sort=False)]], on=POINT)
     compared: dict[object, dict[tuple[int, str, Framework, str], Row]] = {}
     for row in comparisons.to_dict("records"):
-        key = row["workers"], row["native_knobs"], row["framework"], row["horovod_knobs"]
+        key = row["workers"], row["native_knobs"], row["framework"], row["other_knobs"]
         compared.setdefault(row["options"], {})[key] = row
     return [
         _recommendation(
@@ -306,7 +306,7 @@ def _better(row: Row, between: pd.DataFrame) -> Row | None:
     """
     is_native = row["framework"] == COMPARED[0]
     own = between["options"].eq(row["options"]) & between["workers"].eq(row["workers"])
-    own &= between["native_knobs" if is_native else "horovod_knobs"].eq(row["knobs"])
+    own &= between["native_knobs" if is_native else "other_knobs"].eq(row["knobs"])
     own &= is_native | between["framework"].eq(row["framework"])
     sign = 1 if is_native else -1
     matching: pd.DataFrame = between[own]
@@ -467,7 +467,9 @@ def repeats_for_intervals(candidates: CandidateSet) -> int:
     return max(0, RECOMMENDED_REPEATS - fewest)
 
 
-def more_repeats(runs: pd.DataFrame, startups: pd.DataFrame, evaluations: pd.DataFrame, number: int) -> str:
+def request_repeats(
+    runs: pd.DataFrame, startups: pd.DataFrame, evaluations: pd.DataFrame, number: int
+) -> str:
     """Return "3 more repeats (about 2 min)": of every point, one after the other, as those recorded took.
 
     A run lasts from its launch to its end: the start of its slowest worker, training and evaluations.
@@ -501,7 +503,7 @@ def main() -> None:
         raise UserError(f'{folder}: repeats: found a number; only "until 3 %" asks for a width')
     study = load_study(folder)
     # Those of the report: corrected for all comparisons of the study, with further frameworks too.
-    comparisons = contrast.of_compared_pair(contrast.compare(study))
+    comparisons = contrast.select_compared_pair(contrast.compare(study))
     print(json.dumps(asdict(decide(study, comparisons, recorded.until))))
 
 

@@ -31,7 +31,7 @@ from analysis.numbers.contrast import (
     Check,
     compare,
     each_against_native,
-    of_compared_pair,
+    select_compared_pair,
     withhold,
 )
 from analysis.numbers.iou import iou_between_frameworks, iou_table, task_scores
@@ -75,12 +75,12 @@ class Judged:
     @cached_property
     def comparisons(self) -> pd.DataFrame:
         """Return those of native DDP and Horovod."""
-        return of_compared_pair(self.arms)
+        return select_compared_pair(self.arms)
 
     @cached_property
     def iou_between(self) -> pd.DataFrame:
         """Return the difference of IoU of native DDP and Horovod."""
-        return of_compared_pair(self.arms_iou)
+        return select_compared_pair(self.arms_iou)
 
     @cached_property
     def fairness(self) -> pd.DataFrame:

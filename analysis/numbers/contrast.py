@@ -30,8 +30,8 @@ from analysis.study import (
 from analysis.text import Row, clean, count, first_of
 from unet_scaling.study.config import Framework
 
-PAIR = ["options", "native_knobs", "horovod_knobs", "workers"]
-# With the framework that is compared with native DDP: its knobs are `horovod_knobs`, whichever it is.
+PAIR = ["options", "native_knobs", "other_knobs", "workers"]
+# With the framework that is compared with native DDP: its knobs are `other_knobs`, whichever it is.
 KEY = [*PAIR, "framework"]
 # A sentence carries three examples; the rest is counted.
 MOST_EXAMPLES = 3
@@ -51,7 +51,7 @@ class PointPair(NamedTuple):
 
     options: str
     native_knobs: str
-    horovod_knobs: str
+    other_knobs: str
     workers: int
     framework: Framework = COMPARED[1]
 
@@ -114,12 +114,12 @@ def side_by_side(table: pd.DataFrame, on: Sequence[str]) -> pd.DataFrame:
     """Return every pair of rows of native DDP and of another framework that agree in the columns `on`.
 
     `framework` is the other one. Other columns end in `_native` and `_other`; the knobs are `native_knobs`
-    and `horovod_knobs`.
+    and `other_knobs`.
     """
     is_native = table["framework"] == COMPARED[0]
     native = table[is_native].drop(columns="framework")
     both = native.merge(table[~is_native], on=list(on), suffixes=("_native", "_other"))
-    return both.rename(columns={"knobs_native": "native_knobs", "knobs_other": "horovod_knobs"})
+    return both.rename(columns={"knobs_native": "native_knobs", "knobs_other": "other_knobs"})
 
 
 def paired_runs(runs: pd.DataFrame) -> pd.DataFrame:
@@ -186,7 +186,7 @@ def in_both(name: str, values: Iterable[Sequence[str]], names: Iterable[str]) ->
 
 def point_name(pair: PointPair) -> str:
     """Return "at 2 workers (lr=0.1; bucket=5)"."""
-    varied = "; ".join(part for part in (pair.options, pair.native_knobs, pair.horovod_knobs) if part)
+    varied = "; ".join(part for part in (pair.options, pair.native_knobs, pair.other_knobs) if part)
     return clean(f"at {count(pair.workers, 'worker')}{f' ({varied})' if varied else ''}")
 
 
@@ -230,7 +230,7 @@ def compare(study: Study, family: Sequence[str] = ()) -> pd.DataFrame:
     """Return one row for each framework, options, knobs of both and worker count that native DDP has too.
 
     `family`: columns that tell studies apart which are in one table; comparisons of one family are corrected
-    for each other. None: all rows are one family. `framework` is the other one, and `horovod_knobs` are its
+    for each other. None: all rows are one family. `framework` is the other one, and `other_knobs` are its
     knobs, whichever it is. The ratio is symmetric in the two names. What is not known is NaN.
     """
     table = side_by_side(study.runs[POINT].drop_duplicates(), ["options", "workers"])
@@ -387,7 +387,7 @@ def _doubt(row: Row, facts: Mapping[Hashable, Row], equal: Equality) -> str:
     most of it, or hide one; empty where nothing is known.
     """
     native = facts[row["options"], COMPARED[0], row["native_knobs"], row["workers"]]
-    other = facts[row["options"], row["framework"], row["horovod_knobs"], row["workers"]]
+    other = facts[row["options"], row["framework"], row["other_knobs"], row["workers"]]
     if equal.is_shown(row):
         return causes_beside(row, native, other, equal)
     if medians_disagree(row):
@@ -437,7 +437,7 @@ def medians_disagree(row: Row) -> bool:
     return paired * unpaired < 0 and abs(paired - unpaired) > SAME_RATIO
 
 
-def of_compared_pair(arms: pd.DataFrame) -> pd.DataFrame:
+def select_compared_pair(arms: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of native DDP and Horovod."""
     return arms[arms["framework"] == COMPARED[1]].reset_index(drop=True)
 
@@ -468,7 +468,7 @@ def each_against_native(study: Study, arms: pd.DataFrame, arms_iou: pd.DataFrame
         outcome.replace(HOROVOD_FASTER, f"{NAMES[framework]} faster")
         for outcome, framework in zip(table["outcome"], table["framework"], strict=True)
     ]
-    return table.rename(columns={"horovod_knobs": "knobs"})[_WRAPPER_COLUMNS]
+    return table.rename(columns={"other_knobs": "knobs"})[_WRAPPER_COLUMNS]
 
 
 def _same_weights(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.DataFrame:

@@ -178,7 +178,7 @@ def judged_points(
     study: Study, points: Sequence[PointSeeds], baselines: Sequence[PointSeeds | None]
 ) -> Iterator[tuple[dict[str, object], MarginTest]]:
     """Yield the cells of each point, and whether it is not inferior to 1 worker of its series."""
-    pairs = _of_known_images(study.provenance_known, [
+    pairs = _known_pairs(study.provenance_known, [
         (point, baseline) if baseline and point.workers != 1 else None
         for point, baseline in zip(points, baselines, strict=True)
     ])  # fmt: skip
@@ -209,7 +209,7 @@ def judged_points(
         yield cells | {"epochs_needed": needed, "not_judged": why_not}, test
 
 
-def _of_known_images(
+def _known_pairs(
     provenance_known: bool, pairs: Sequence[tuple[PointSeeds, PointSeeds] | None]
 ) -> list[tuple[PointSeeds, PointSeeds] | None]:
     """Return the pairs whose scores may be compared; None where nothing tells the test images."""
@@ -273,7 +273,7 @@ def iou_between_frameworks(study: Study) -> pd.DataFrame:
     ]
     better = [max(pair, key=lambda point: point.score) for pair in pairs]
     learning = learning_of(better, study.criteria.iou_margin)
-    known = _of_known_images(study.provenance_known, pairs)
+    known = _known_pairs(study.provenance_known, pairs)
     # Equal to the last digit in each seed, after however few steps: the frameworks train the same.
     reasons: list[UnjudgedReason] = [
         "" if reason in ("steps", "rising") and one.ious == two.ious and each.learned != "no" else reason
@@ -299,7 +299,7 @@ def iou_between_frameworks(study: Study) -> pd.DataFrame:
             **difference,
             "options": point.options,
             "native_knobs": point.knobs,
-            "horovod_knobs": other.knobs,
+            "other_knobs": other.knobs,
             "workers": point.workers,
             "framework": framework,
             "margin": margin,

@@ -45,6 +45,11 @@ def _repeats_of_undecided(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(repeats_needed=told)
 
 
+def _against_horovod(table: pd.DataFrame) -> pd.DataFrame:
+    """Return comparisons with Horovod alone, under the public name of its knobs."""
+    return table.rename(columns={"other_knobs": "horovod_knobs"}).drop(columns="framework", errors="ignore")
+
+
 def _not_measured(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["source"] != "measured"].drop(columns="source") if len(table) else table
 
@@ -136,7 +141,7 @@ TABLES = (
         weights_sha256 | of the weights: equal where two runs learned exactly the same
         """,
         "One row per evaluation of each run."),
-    Table("comparison.csv", lambda report: report.comparisons.drop(columns="framework"), _PAIR + """
+    Table("comparison.csv", lambda report: _against_horovod(report.comparisons), _PAIR + """
         pairs | repeats that both have | pairs | ,.0f
         ratio ± | throughput of native DDP / Horovod, paired by repeat; the intervals of all comparisons of
             the study hold together
@@ -205,7 +210,7 @@ TABLES = (
         "Points without an overhead budget have no row.", "budget",
         "Lost efficiency in parts, with the most workers",
         lambda table: table.groupby(SERIES, sort=False).tail(1)),
-    Table("differences", lambda report: report.differences, _PAIR + """
+    Table("differences", lambda report: _against_horovod(report.differences), _PAIR + """
         pairs | repeats that both have
         difference ± | ratio of throughputs, native DDP / Horovod, less 1: the sum of the parts
         """ + _OVERHEAD,
@@ -276,7 +281,7 @@ TABLES = (
         """,
         "One row per evaluation and score of each run, where a task has more than one."),
     Table("iou_between_frameworks",
-        lambda report: report.iou_between.drop(columns="framework"), _PAIR + """
+        lambda report: _against_horovod(report.iou_between), _PAIR + """
         pairs | repeats that both have | pairs | ,.0f
         difference ± | IoU of native DDP minus that of Horovod
             | difference {short_native} - {short_horovod} | +.4f ±

@@ -305,7 +305,7 @@ def _deletion(score: str, rows: pd.DataFrame) -> str:
 def _on_images(nets: pd.DataFrame, kind: str) -> str:
     """Return on how many images: their number for one training, else the median of repeats' means."""
     if len(nets) == 1:
-        return _of_images(nets, kind)
+        return _share_text(nets, kind)
     shares = nets.groupby("repeat")[f"{kind}_share"].mean().dropna().to_numpy(dtype=np.float64)
     if nets["repeat"].nunique() == 1:
         return f"{percent(float(shares[0]), 0)} of the images (mean of {len(nets)} trainings)"
@@ -316,7 +316,7 @@ def _on_images(nets: pd.DataFrame, kind: str) -> str:
     return f"{median} of the images (median of {count(len(shares), 'repeat')}{interval})"
 
 
-def _of_images(rows: pd.DataFrame, kind: str) -> str:
+def _share_text(rows: pd.DataFrame, kind: str) -> str:
     """Return "47 of 48 images (98 % [89, 100])" of a single row."""
     row = rows.iloc[0]
     of = int(row["untrained_maps" if kind == "untrained" else "images"])
@@ -334,7 +334,9 @@ def _warnings(table: pd.DataFrame) -> Iterator[str]:
         nets = rows.drop_duplicates("weights_sha256")
         maps = f"the maps of {score_title(str(score))}"
         doubtful = nets[~(nets["deletion_share_low"] > CHANCE_SHARE)]
-        runs = [f"{run} on {_of_images(row, 'deletion')}" for run, row in doubtful.groupby("run", sort=False)]
+        runs = [
+            f"{run} on {_share_text(row, 'deletion')}" for run, row in doubtful.groupby("run", sort=False)
+        ]
         if runs:
             named = first_of(runs, "run", _MOST_NAMED)
             yield f"{maps} are not shown to be better than random order: in {named}"

@@ -63,15 +63,15 @@ def strategy_table(study: Study, budget: pd.DataFrame) -> pd.DataFrame:
     gains = {}
     for row in budget.to_dict("records"):
         lost = sum(max(0.0, row[part]) for part in _OF_EXCHANGE)
-        gains[_of(row, "options")] = lost / (1 - lost)
-    rows["most_gain"] = [gains.get(_of(row, "against"), NAN) for row in rows.to_dict("records")]
+        gains[_key(row, "options")] = lost / (1 - lost)
+    rows["most_gain"] = [gains.get(_key(row, "against"), NAN) for row in rows.to_dict("records")]
     rows = _with_scores(study, rows)
     facts = speed_facts(study)
     equal = Equality.of_ratios(study)
     unmet = _doubts(study, rows)
     # Load or clock of the cores may be most of a difference in speed.
     causes = [
-        causes_beside(row, facts[_of(row, "options")], facts[_of(row, "against")], equal)
+        causes_beside(row, facts[_key(row, "options")], facts[_key(row, "against")], equal)
         if not np.isnan(row["ratio"])
         else ""
         for row in rows.to_dict("records")
@@ -100,7 +100,7 @@ def _pairs(runs: pd.DataFrame, headers: Mapping[str, Header], others: Sequence[s
     return undisturbed(pairs, _ARMS, _KEY)
 
 
-def _of(row: Mapping[Any, Any], options: str) -> tuple[str, str, str, int]:
+def _key(row: Mapping[Any, Any], options: str) -> tuple[str, str, str, int]:
     """Return the key of the point of a row that has these of its options."""
     return row[options], row["framework"], row["knobs"], row["workers"]
 
@@ -111,7 +111,7 @@ def _with_scores(study: Study, rows: pd.DataFrame) -> pd.DataFrame:
         (*point.series, point.workers): point for point in seeds_of(study)
     }
     sides = [
-        [seeds[_of(row, options)] for row in rows.to_dict("records")] for options in ("options", "against")
+        [seeds[_key(row, options)] for row in rows.to_dict("records")] for options in ("options", "against")
     ]
     found = [cells | {"non_inferior": test.shown} for cells, test in judged_points(study, *sides)]
     columns = [*bounded("difference"), "margin", "non_inferior"]
@@ -123,8 +123,8 @@ def _doubts(study: Study, rows: pd.DataFrame) -> list[str]:
     """Return by row which requirements of a fair comparison its two points do not meet."""
     points = {
         PointPair(row["options"], row["knobs"], row["knobs"], row["workers"], row["framework"]): (
-            _of(row, "options"),
-            _of(row, "against"),
+            _key(row, "options"),
+            _key(row, "against"),
         )
         for row in rows.to_dict("records")
     }
