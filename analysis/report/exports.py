@@ -13,12 +13,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.judge.answer import NO_CLUSTER_FILE, is_of_slurm, study_file_name
-from analysis.judge.trust import Tile
+from analysis.judge.answer import NO_CLUSTER_FILE, Answer, is_of_slurm, study_file_name
 from analysis.kinds.assemble import Report
 from analysis.report.columns import TABLES, table_of
 from analysis.report.tables import Column, Table, integer_column, number_column, point_keys, text_column
-from analysis.study import CONFIDENCE, NAMES, Names, Score, Study
+from analysis.study import COMPARED, CONFIDENCE, NAMES, Names, Score, Study
 from analysis.text import (
     clean,
     count,
@@ -315,15 +314,43 @@ def _answers(report: Report) -> Iterator[str]:
         yield f"**{escaped(sentence(report.compared_options))}**"
     for answer in report.answers:
         yield f"**{escaped(labelled(answer.options, answer.headline))}**"
-        yield "\n".join(map(_tile_line, answer.tiles))
-        if answer.next_steps:
-            yield f"Next:\n\n{bullets(map(sentence, answer.next_steps))}"
+        yield bullets(answer_lines(report, answer))
 
 
-def _tile_line(tile: Tile) -> str:
-    title, value, detail = map(escaped, (tile.title, tile.value, sentence(tile.detail)))
-    light = "" if tile.light == "none" else f" ({tile.light})"
-    return f"- {title}{light}: **{value}**. {detail}"
+def answer_lines(report: Report, answer: Answer) -> Iterator[str]:
+    """Yield what stands below a headline: which framework is faster, the tiles, and what to do next."""
+    if comparison := which_framework(report, answer):
+        native, horovod = (report.study.short_names[name] for name in COMPARED)
+        yield f"{native} or {horovod}? {comparison}"
+    for tile in answer.tiles:
+        light = "" if tile.light == "none" else f" [{tile.light}]"
+        yield f"{tile.title}{light} {tile.value}: {tile.detail}"
+    yield from (f"Next: {step}" for step in answer.next_steps)
+
+
+def which_framework(report: Report, answer: Answer) -> str:
+    """Return which framework is slower and why, or the outcome at every count; "" where that is unfair."""
+    compared = report.comparisons[report.comparisons["options"] == answer.options]
+    slower = report.slower.get(answer.options, "")
+    if compared.empty or (answer.kind == "unfair" and (compared["doubts"] != "").any()):
+        return ""
+    if slower and slower not in answer.headline:
+        return sentence(slower)
+    return sentence(outcomes_of(compared))
+
+
+def outcomes_of(compared: pd.DataFrame) -> str:
+    """Return on which workers each outcome of these comparisons is, of several series in how many of them."""
+    if compared.empty:
+        return "the frameworks have no worker count in common"
+    is_one_series = not compared["workers"].duplicated().any()
+    parts = []
+    for outcome, rows in compared.groupby("outcome", sort=False):
+        most = count(int(rows["workers"].max()), "worker")
+        workers = f"on {', '.join([*map(str, rows['workers'][:-1]), most])}"
+        share = f"in {len(rows)} of {count(len(compared), 'comparison')}"
+        parts.append(f"{outcome!s} {workers if is_one_series else share}")
+    return ", ".join(parts)
 
 
 def _played(report: Report) -> Iterator[str]:

@@ -6,11 +6,10 @@ from typing import Any
 import pandas as pd
 
 from analysis.figures.svg import DrawnFigure
-from analysis.judge.answer import Answer
 from analysis.judge.decide import Kind
 from analysis.kinds.assemble import Report
 from analysis.report.columns import TABLES, grids
-from analysis.report.exports import origin_line, origins, reproduction
+from analysis.report.exports import origin_line, origins, outcomes_of, reproduction, which_framework
 from analysis.report.tables import words_of
 from analysis.study import POINT, Names, Study
 from analysis.text import (
@@ -156,34 +155,9 @@ def sections(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> It
         }
 
 
-def which_framework(report: Report, answer: Answer) -> str:
-    """Return which framework is slower and why, or the outcome at every count; "" where that is unfair."""
-    compared = report.comparisons[report.comparisons["options"] == answer.options]
-    slower = report.slower.get(answer.options, "")
-    if compared.empty or (answer.kind == "unfair" and (compared["doubts"] != "").any()):
-        return ""
-    if slower and slower not in answer.headline:
-        return sentence(slower)
-    return sentence(outcomes_of(compared))
-
-
 def _series(report: Report, row: Mapping[Any, Any]) -> str:
     """Return the framework with its knobs, and the options of the study."""
     return series_name(row, report.study.names) + (f" ({row['options']})" if row["options"] else "")
-
-
-def outcomes_of(compared: pd.DataFrame) -> str:
-    """Return on which workers each outcome of these comparisons is, of several series in how many of them."""
-    if compared.empty:
-        return "the frameworks have no worker count in common"
-    is_one_series = not compared["workers"].duplicated().any()
-    parts = []
-    for outcome, rows in compared.groupby("outcome", sort=False):
-        most = count(int(rows["workers"].max()), "worker")
-        workers = f"on {', '.join([*map(str, rows['workers'][:-1]), most])}"
-        share = f"in {len(rows)} of {count(len(compared), 'comparison')}"
-        parts.append(f"{outcome!s} {workers if is_one_series else share}")
-    return ", ".join(parts)
 
 
 def _budget(report: Report) -> list[str]:

@@ -21,14 +21,15 @@ from analysis.kinds.assemble import Report, make_report
 from analysis.read.load import load_study
 from analysis.report.columns import TABLES, table_files
 from analysis.report.exports import (
+    answer_lines,
     export_files,
     played_short_columns,
     reproduction,
     speed_columns,
 )
-from analysis.report.page import MAIN, report_page, which_framework
+from analysis.report.page import MAIN, report_page
 from analysis.report.tables import Column, number_column
-from analysis.study import COMPARED, Study, names_of
+from analysis.study import Study, names_of
 from analysis.text import clean, labelled
 from unet_scaling.base.console import CleanConsole
 from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_OK, UserError, required_module
@@ -210,14 +211,9 @@ def _print_answers(report: Report, console: Console) -> None:
     for answer in report.answers[:MOST_PRINTED]:
         style = f"bold {ANSWER_STYLES[answer.kind]}"
         _print(console, labelled(answer.options, answer.headline), style)
-        if comparison := which_framework(report, answer):
-            short_native, short_horovod = (report.study.short_names[name] for name in COMPARED)
-            _print(console, f"  {short_native} or {short_horovod}? {comparison}")
-        for tile in answer.tiles:
-            light = "" if tile.light == "none" else f" [{tile.light}]"
-            _print(console, f"  {tile.title}{light} {tile.value}: {tile.detail}")
-        for step in answer.next_steps[:1]:
-            _print(console, f"  Next: {step}")
+        rest = len(answer.next_steps[1:])
+        for line in [*answer_lines(report, answer)][: -rest or None]:
+            _print(console, f"  {line}")
         console.print()
     more = len(report.answers) - MOST_PRINTED
     if more > 0:
