@@ -1,7 +1,13 @@
 # shellcheck shell=bash
 # Sourced by install.sh and build_horovod.sh.
 
-# Run a command and, every 20 s, say for how long it has run and the last line of the log, where its output goes.
+# Print what pip or CMake, whose output is in a log, did last.
+last_step() {
+    grep -aoE '(Building|Linking|Building wheel|Collecting|Downloading|Using cached|Installing|Running) [^(]*' "$1" |
+        tail -n 1 | sed -E 's|[^ ]*/||g' | cut -c1-80
+}
+
+# Run a command whose output goes to a log; say every 20 s for how long it has run, and what it did last.
 # usage: with_clock LOG COMMAND...
 with_clock() {
     local log=$1 begin=$SECONDS shown=0 status=0
@@ -15,7 +21,7 @@ with_clock() {
         sleep 0.2
         if [ $((SECONDS - begin - shown)) -ge 20 ]; then
             shown=$((SECONDS - begin))
-            printf '    %3d s  %s\n' "$shown" "$(tail -n 1 "$log" | tr -d '\r' | sed 's/^ *//' | cut -c1-90)"
+            printf '    %3d s  %s\n' "$shown" "$(last_step "$log")"
         fi
     done
     wait "$running" || status=$?

@@ -23,7 +23,7 @@ from unet_scaling.base.errors import UserError
 from unet_scaling.base.texts import called, count
 from unet_scaling.base.validation import as_toml, counts, setting
 from unet_scaling.data.checking import check_folder, require_meant, sample_folder
-from unet_scaling.data.folder import MANIFEST_NAME, NAMES_HELP, find_pairs, read_manifest, write_manifest
+from unet_scaling.data.folder import MANIFEST_NAME, NAMES_HELP, read_manifest, write_manifest
 from unet_scaling.data.order import count_test_images
 from unet_scaling.group.gpus import Gpus, visible_gpus
 from unet_scaling.study.config import FRAMEWORKS, PLAIN_NAME, PROJECT, StudyConfig
@@ -242,14 +242,13 @@ def image_choices(arguments: argparse.Namespace, most_workers: int) -> tuple[lis
         manifest = read_manifest(path)
         manifest.require_unchanged(folder, path)
         manifest.require_foreground(foreground or manifest.foreground, folder, path)
-        sample = sample_folder(folder, manifest.files)
     else:
-        sample = sample_folder(folder, find_pairs(folder, names)[0])
-        manifest = check_folder(folder, foreground or sample.foreground, names)
+        manifest = check_folder(folder, foreground, names)
         if not foreground:
             require_meant(manifest, folder)
         write_manifest(manifest, path)
     pairs = manifest.pairs
+    sample = sample_folder(folder, manifest.files, [value for pair in pairs for value in pair.mask_values])
     height = round(median(pair.height for pair in pairs))
     width = round(median(pair.width for pair in pairs))
     used_height, used_width = suggested_size(height, width)
