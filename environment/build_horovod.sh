@@ -77,13 +77,14 @@ if [ "$locked" -eq 1 ]; then
     if with_clock "$log" flock 9; then locked=0; fi
     if is_built; then take_built_wheel; fi
 fi
+# Not by the name of the key: Horovod's CMake takes a + in the path of its source for an operator.
+work=$cache/.build.$(printf '%s' "$key" | sha256sum | cut -c1-12)
 if [ "$locked" -eq 0 ]; then
-    work=$kept.build
     rm -rf "$work" # of a build that was killed
     mkdir "$work"
 else
     # No locks here: each builds for itself.
-    work=$(mktemp -d "$kept.build.XXXXXX")
+    work=$(mktemp -d "$work.XXXXXX")
 fi
 trap 'stop_running; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
@@ -132,8 +133,8 @@ fi
 
 echo "==> Horovod: built in $((SECONDS - begin)) s"
 # The libraries of the same environment, wherever that is: the wheel outlives the clone it was built in.
-python -m wheel unpack --dest "$work" "$work"/wheel/horovod-*.whl >>"$log" 2>&1
-library=$(echo "$work"/horovod-*/horovod/torch/mpi_lib_v2*.so)
+python -m wheel unpack --dest "$work/unpacked" "$work"/wheel/horovod-*.whl >>"$log" 2>&1
+library=$(echo "$work"/unpacked/horovod-*/horovod/torch/mpi_lib_v2*.so)
 # shellcheck disable=SC2016  # $ORIGIN is for the loader
 origin='$ORIGIN/../../../..:$ORIGIN/../../torch/lib'
 if [ "$mpi" = site ]; then origin="$origin:$(patchelf --print-rpath "$library")"; fi
@@ -146,13 +147,9 @@ patchelf --set-rpath "$origin" "$library"
     fi
     printf '\n'
 } >"$(dirname "$(dirname "$library")")/toolchain.txt"
-# Horovod's setup packs its source and build folders, too: 81 MB, and a package named `build` in every environment.
-unpacked=$(dirname "$(dirname "$(dirname "$library")")")
-find "$unpacked" -mindepth 1 -maxdepth 1 ! -name horovod ! -name '*.dist-info' -exec rm -rf {} +
-printf 'horovod\n' >"$(echo "$unpacked"/*.dist-info)/top_level.txt"
-find "$unpacked/horovod" -name '*.so' -exec strip --strip-unneeded {} +
+strip --strip-unneeded "$library"
 mkdir "$work/packed"
-python -m wheel pack --dest-dir "$work/packed" "$unpacked" >>"$log" 2>&1
+python -m wheel pack --dest-dir "$work/packed" "$(dirname "$(dirname "$(dirname "$library")")")" >>"$log" 2>&1
 # Another installation may have finished the same build meanwhile; either wheel will do.
 mv -T "$work/packed" "$kept" 2>/dev/null || compgen -G "$kept/horovod-*.whl" >/dev/null
 install_wheel

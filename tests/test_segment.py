@@ -10,6 +10,7 @@ import http.client
 import io
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -18,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -48,7 +49,7 @@ from unet_scaling.inference import load
 from unet_scaling.inference import segment as worker
 from unet_scaling.inference.masks import JOBS_FOLDER, files_to_segment, mask_path
 from unet_scaling.inference.segment import FittedImage, Region, Segmenter, open_segmenter, segment
-from unet_scaling.inference.server import LARGEST_BODY, Batcher
+from unet_scaling.inference.server import LARGEST_BODY, SHUTDOWN_SECONDS, Batcher
 
 CPU = torch.device("cpu")
 
@@ -415,6 +416,34 @@ def test_a_flood_is_refused_and_what_was_accepted_is_answered_after_sigterm(
         assert answer.status == 200
         assert Image.open(io.BytesIO(answer.read())).format == "PNG"
         assert process.wait() in (0, -signal.SIGTERM)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", ["", "GET / HT", head(1000).decode(), head(1000).decode() + "half an image"])
+def test_slow_clients_keep_nobody_from_an_answer_nor_the_server_from_its_end(
+    sent: str, run: TrainedRun, images: Path
+) -> None:
+    """300 of them, where a process may have 256 open files."""
+    whole = contents_of(images)[0]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    try:
+        server = load.served(run.folder, "--queue", 16)
+        address, process = server.__enter__()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 512), limits[1]))
+    with ExitStack() as stack:
+        stack.push(server.__exit__)
+        assert ask(address, whole)[0] == 200
+        slow = [stack.enter_context(sent_by_hand(address, sent.encode())) for _ in range(300)]
+        assert len(slow) == 300
+        # The server may need a moment for all of them; whose body arrives slowly may take one second.
+        wait_until(lambda: ask(address, whole)[0] == 200, "an answer", 5)
+        begin = time.monotonic()
+        assert ask(address, whole)[0] == 200
+        assert time.monotonic() - begin < 5
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(timeout=SHUTDOWN_SECONDS / 2) in (0, -signal.SIGTERM)
 
 
 def is_refused(address: str) -> bool:

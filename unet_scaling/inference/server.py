@@ -23,11 +23,14 @@ from starlette.routing import Route
 
 from unet_scaling.base.errors import UserError
 from unet_scaling.data.pixels import decode
+from unet_scaling.inference.connections import LimitedProtocol
 from unet_scaling.inference.masks import packed_mask
 from unet_scaling.inference.segment import FittedImage, Region, Segmenter, open_segmenter
 
 LARGEST_BODY = 64 * 2**20
 BODY_SECONDS = 30.0
+# A body that has taken so long makes room for another request where the queue is full.
+PATIENT_SECONDS = 1.0
 # A client that does not take its answer does not keep the server from ending.
 SHUTDOWN_SECONDS = 60
 # What messages call the image: it has no file here.
@@ -115,6 +118,8 @@ class Service:
     queue: int
     refused: int = 0
     _held: int = 0
+    # Of the requests whose body is arriving, the first one first: when it began.
+    _arriving: dict[asyncio.Timeout, float] = field(default_factory=dict)
     _decoder: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     # Of images that may be larger than those of the study.
     _one_large: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -154,23 +159,50 @@ class Service:
 
     async def answer(self, request: Request) -> Response:
         """Return the PNG of the mask; a mistake becomes a 4xx status with one sentence as JSON."""
-        if self._held >= self.queue:
+        if self._held >= self.queue and not self._make_room():
             text = f"{self.queue} requests are being answered (--queue); try again later"
             return self._refusal(_TOO_MANY, text, {"Retry-After": "1"})
         self._held += 1
         try:
-            content = await _body(request)
+            content = await self._body(request)
             if content is None:
                 return self._refusal(_TOO_LARGE, f"image: has more than {LARGEST_BODY} bytes")
             return Response(await self._mask(content), media_type="image/png")
         except UserError as error:
             return self._refusal(_BAD_REQUEST, str(error))
         except TimeoutError:
-            return self._refusal(_TIMED_OUT, f"image: did not arrive within {BODY_SECONDS:g} s")
+            limits = f"{BODY_SECONDS:g} s, {PATIENT_SECONDS:g} s where the queue is full"
+            return self._refusal(_TIMED_OUT, f"image: did not arrive in time ({limits})")
         except ClientDisconnect:
             return self._refusal(_BAD_REQUEST, "image: did not arrive whole")
         finally:
             self._held -= 1
+
+    def _make_room(self) -> bool:
+        """End the request whose body has been arriving longest, if that is long."""
+        now = asyncio.get_running_loop().time()
+        timeout, began = next(iter(self._arriving.items()), (None, now))
+        if timeout is None or now - began < PATIENT_SECONDS:
+            return False
+        del self._arriving[timeout]
+        timeout.reschedule(now)
+        return True
+
+    async def _body(self, request: Request) -> bytes | None:
+        """Return the body; None where it is too large. Raises TimeoutError and ClientDisconnect."""
+        if int(request.headers.get("content-length", 0)) > LARGEST_BODY:
+            return None
+        parts = bytearray()
+        async with asyncio.timeout(BODY_SECONDS) as timeout:
+            self._arriving[timeout] = asyncio.get_running_loop().time()
+            try:
+                async for part in request.stream():
+                    parts += part
+                    if len(parts) > LARGEST_BODY:
+                        return None
+            finally:
+                self._arriving.pop(timeout, None)
+        return bytes(parts)
 
     async def _mask(self, content: bytes) -> bytes:
         loop = asyncio.get_running_loop()
@@ -199,19 +231,6 @@ class Service:
         return JSONResponse({"error": text}, status, {"Connection": "close", **(headers or {})})
 
 
-async def _body(request: Request) -> bytes | None:
-    """Return the body of a request; None where it is too large. Raises TimeoutError and ClientDisconnect."""
-    parts = bytearray()
-    if int(request.headers.get("content-length", 0)) > LARGEST_BODY:
-        return None
-    async with asyncio.timeout(BODY_SECONDS):
-        async for part in request.stream():
-            parts += part
-            if len(parts) > LARGEST_BODY:
-                return None
-    return bytes(parts)
-
-
 def serve(
     run: Path, host: str, port: int, *, batch: int, wait_ms: float, queue: int, any_depth: bool, resize: bool
 ) -> None:
@@ -228,7 +247,7 @@ def serve(
     print(f"{run} is served at {address}: POST an image, get the PNG of its mask", flush=True)
     application = Service(run, batcher, queue).application()
     config = uvicorn.Config(
-        application, loop="asyncio", http="h11", ws="none", log_level="warning", access_log=False,
+        application, loop="asyncio", http=LimitedProtocol, ws="none", log_level="warning", access_log=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )  # fmt: skip
     uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,68 @@
+"""The HTTP connections of `unet-scaling serve`: as many as the process may have open, none of which idles."""
+
+import asyncio
+import resource
+from typing import ClassVar
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEADER_SECONDS = 10.0
+# Files that a process has open besides its connections.
+_OTHER_FILES = 64
+_MOST = 1024
+
+
+def most_connections() -> int:
+    """Return how many connections leave room for the other files of the process."""
+    return max(1, min(_MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OTHER_FILES))
+
+
+class LimitedProtocol(H11Protocol):
+    """Closes a connection whose request has not begun within HEADER_SECONDS of its start or the last answer.
+
+    Where there are as many as there may be, a new one takes the place of the one that has waited longest for
+    its request, and is closed itself where all are being answered.
+    """
+
+    most: ClassVar[int] = most_connections()
+    _idle: ClassVar[dict["LimitedProtocol", asyncio.TimerHandle]] = {}
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.most:
+            next(iter(self._idle), self)._close()
+        if not transport.is_closing():
+            self._begin_to_idle()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_to_idle()
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._end_to_idle()
+
+    def on_response_complete(self) -> None:
+        self._begin_to_idle()
+        super().on_response_complete()
+
+    def shutdown(self) -> None:
+        if self in self._idle:
+            self._close()
+        else:
+            super().shutdown()
+
+    def _begin_to_idle(self) -> None:
+        self._end_to_idle()
+        self._idle[self] = self.loop.call_later(HEADER_SECONDS, self._close)
+
+    def _end_to_idle(self) -> None:
+        if timer := self._idle.pop(self, None):
+            timer.cancel()
+
+    def _close(self) -> None:
+        self._end_to_idle()
+        # Counted no more from now on, and closed without waiting for what the client does not read.
+        self.connections.discard(self)
+        self.transport.abort()
