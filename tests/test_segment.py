@@ -37,10 +37,11 @@ from analysis.tables_of_others.csv_table import load_csv
 from slurm.commands import segment as command
 from slurm.launch.processes import launch
 from tests.cluster import bring_up, wait_until
+from tests.disks import full, small_disk
 from tests.tasks import points_config
 from tests.test_cluster_doctor import HOSTS, PMI, SITE
 from tests.trained import TrainedRun, TrainedRuns, plain_config
-from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_RESUME, UserError
 from unet_scaling.data.folder import find_pairs
 from unet_scaling.data.order import split
 from unet_scaling.data.pixels import Box
@@ -111,6 +112,33 @@ def test_the_test_images_have_the_score_of_the_record_at_any_number_of_workers(
     assert f"IoU of these 9 images {result.iou!r};" in printed
     assert missing.read_bytes() == contents[1][missing.name]
     assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+@pytest.mark.parametrize("free_bytes", [pytest.param(0, marks=pytest.mark.verify), 20_000])
+def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(
+    free_bytes: int,
+    run: TrainedRun,
+    test_images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Full before the first mask, or while they are made."""
+    (tmp_path / "disk").mkdir()
+    words = (run.folder, test_images, "--output", tmp_path / "disk" / "masks")
+    with small_disk(tmp_path / "disk", mebibytes=4) as disk, full(disk):
+        filling = disk / "filling"
+        os.truncate(filling, filling.stat().st_size - free_bytes)
+        with pytest.raises(UserError, match="cannot be written: No space left on device") as failed:
+            segmented(monkeypatch, *words)
+        assert failed.value.exit_code == EXIT_RESUME
+        assert "\n" not in str(failed.value)
+        assert str(failed.value).endswith("; make room, or name another --output; the same command goes on")
+        filling.write_bytes(b"")
+        assert segmented(monkeypatch, *words) == 0
+    assert "9 masks" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -419,7 +447,15 @@ def test_a_flood_is_refused_and_what_was_accepted_is_answered_after_sigterm(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", ["", "GET / HT", head(1000).decode(), head(1000).decode() + "half an image"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "",
+        "GET / HT",
+        pytest.param(head(1000).decode(), marks=pytest.mark.verify),
+        pytest.param(head(1000).decode() + "half an image", marks=pytest.mark.verify),
+    ],
+)
 def test_slow_clients_keep_nobody_from_an_answer_nor_the_server_from_its_end(
     sent: str, run: TrainedRun, images: Path
 ) -> None:

@@ -65,14 +65,16 @@ def main() -> int:
         raise UserError(f"--workers {arguments.workers}: allowed: at most {cores}, the cores of this machine")
     if arguments.speeds:
         _require_table(arguments.speeds, output)
-    output.mkdir(parents=True, exist_ok=True)
-    remove_unfinished(output, "*.png")
-    begin = _moment(output)
+    with masks.or_resumable(output):
+        output.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(output, "*.png")
+        begin = _moment(output)
     refused, failure = _make_masks(arguments, cluster, pairs, begin)
     seconds = (_moment(output) - begin) / 1e9
     moments = _moments(begin, output, pairs)
     rows, made, scored = _table(output, pairs)
-    write_atomically(output / masks.TABLE_NAME, rows, READABLE)
+    with masks.or_resumable(output / masks.TABLE_NAME):
+        write_atomically(output / masks.TABLE_NAME, rows, READABLE)
     images = count(len(scored), "image")
     iou = PixelCounts(*map(sum, zip(*scored, strict=True))).iou if scored else None
     score = f", IoU of these {images} {iou!r}" if scored else ""

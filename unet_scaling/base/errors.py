@@ -149,8 +149,11 @@ def run_worker(main: Callable[[], int | None]) -> None:
         code = given if isinstance(given, int) else EXIT_BUG
         if code is not given:  # as Python does, print what was given in place of a code
             print(given, file=sys.stderr)
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno in UNWRITABLE:
+            print(f"error: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
+        else:
+            traceback.print_exc()
         code = EXIT_BUG
     leave(code)
 

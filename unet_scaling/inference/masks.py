@@ -5,13 +5,14 @@ Imported by the command: needs no torch.
 
 import io
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, PngImagePlugin
 
-from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_RESUME, UserError, or_user_error
 from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER, FilePair, find_pairs, images_in
 from unet_scaling.format.record import Record
 from unet_scaling.format.run_state import recorded_run
@@ -81,6 +82,12 @@ def require_own_folder(output: Path, images: Path, table: str) -> None:
 def mask_path(output: Path, pair: FilePair) -> Path:
     """Return where the mask of an image is written."""
     return output / f"{pair.stem}.png"
+
+
+def or_resumable(output: Path) -> AbstractContextManager[None]:
+    """Let an OSError inside, as of a full disk, become a UserError (75): the same command goes on."""
+    cure = "make room, or name another --output; the same command goes on"
+    return or_user_error(f"{output} cannot be written", cure, EXIT_RESUME)
 
 
 def packed_mask(mask: npt.NDArray[np.uint8], origin: str, counts: Sequence[int]) -> bytes:

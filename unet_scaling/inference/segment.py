@@ -214,7 +214,7 @@ def _trained_manifest(config: RunConfig, header: Header, words: str) -> Manifest
 def segment(segmenter: Segmenter, folder: Path, pair: FilePair, output: Path) -> bool:
     """Write the mask of an image, unless it is there; return whether it was made.
 
-    Raises UserError: 65 where the image is refused.
+    Raises UserError: 65 where the image is refused, 75 where the mask cannot be written.
     """
     target = masks.mask_path(output, pair)
     known = ""
@@ -236,7 +236,8 @@ def segment(segmenter: Segmenter, folder: Path, pair: FilePair, output: Path) ->
     image = segmenter.fit(path, decode(path, content), foreground)
     ((region, counts),) = segmenter.regions([image])
     packed = masks.packed_mask(image.at_own_size(region), origin, counts)
-    write_atomically(target, packed, READABLE, durable=False)
+    with masks.or_resumable(target):
+        write_atomically(target, packed, READABLE, durable=False)
     return True
 
 
