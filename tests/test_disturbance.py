@@ -43,7 +43,7 @@ from unet_scaling.format.disturbance import (
     disturbance,
 )
 from unet_scaling.format.record import Record, read_record
-from unet_scaling.format.record_lines import LongestStep
+from unet_scaling.format.record_lines import End, LongestStep
 from unet_scaling.format.run_state import RecordedRun, recorded_run
 from unet_scaling.study.study_file import read_config
 
@@ -273,6 +273,32 @@ def test_a_record_set_aside_says_why_and_is_kept_a_few_times(tmp_path: Path) -> 
     assert not is_to_be_repeated(recorded(run), console)
     assert text.getvalue().endswith("it stays as it is, and the report says so\n")
     assert (run / "run.disturbed1.jsonl").read_bytes() == content
+
+
+@pytest.mark.parametrize("again", ["not begun", "interrupted", "diverged", "complete"])
+@pytest.mark.parametrize("name", ["run.disturbed1.jsonl", "run.attempt1.jsonl"])
+def test_a_record_set_aside_counts_until_the_new_one_is_complete(
+    again: str, name: str, tmp_path: Path
+) -> None:
+    """As a launch leaves it that was to be made again, being disturbed or by --force, and was interrupted."""
+    for workers in (1, 2):
+        write_run(tmp_path / "study", "pytorch_native", workers, images_per_second=100.0 * workers)
+    (folder,) = (tmp_path / "study").glob("pytorch_native-w02*")
+    record = folder / "run.jsonl"
+    lines = record.read_bytes().splitlines(keepends=True)
+    record.rename(folder / name)
+    if again == "interrupted":
+        record.write_bytes(b"".join(lines[:-1]))
+    elif again != "not begun":
+        end = End(status="diverged", reason="loss is nan") if again == "diverged" else End(status="complete")
+        write_run(tmp_path / "again", "pytorch_native", 2, images_per_second=200.0, end=end)
+        next((tmp_path / "again").glob("*/run.jsonl")).rename(record)
+    study = load_study(tmp_path / "study")
+    used = [] if again == "diverged" else [2]
+    assert study.runs["workers"].tolist() == [1, *used]
+    assert study.left_out["state"].tolist() == (["diverged"] if again == "diverged" else [])
+    if again != "diverged":
+        assert study.runs["images_per_second"].tolist() == pytest.approx([100.0, 200.0], rel=0.01)
 
 
 def test_no_second_of_a_played_run_counts_so_none_is_made_again(tmp_path: Path) -> None:

@@ -435,7 +435,7 @@ def _replaced(folder: Path, header: Header) -> Iterator[bool]:
     """
     for path in (*disturbed_records(folder), *attempt_records(folder)):
         record = read_record(path)
-        if not record.complete or record.header is None:
+        if not record.complete or record.header is None or record.header == header:
             continue
         both = header.model_copy(update={"earlier": [record.header]})
         if not any(facts.differing_attempts(both)) and records.why_unusable(record) is None:

@@ -35,7 +35,14 @@ from unet_scaling.base.validation import StrictModel
 from unet_scaling.format import record_lines
 from unet_scaling.format.disturbance import Disturbance, disturbance, helper_seconds, waiting_seconds
 from unet_scaling.format.record import Record
-from unet_scaling.format.run_state import STATE_OF_END, Exclusion, State, first_problem, recorded_run
+from unet_scaling.format.run_state import (
+    STATE_OF_END,
+    Exclusion,
+    State,
+    first_problem,
+    last_complete,
+    recorded_run,
+)
 from unet_scaling.study.config import SHARED_TABLES, RunConfig
 from unet_scaling.study.study_file import config_path, read_config
 
@@ -132,7 +139,7 @@ def read_run(folder: Path) -> CompleteRun | LeftOut:
         config = read_config(config_path(folder))
     except (UserError, OSError) as error:  # OSError: a folder that may not be looked into
         return LeftOut(name_of(folder), "invalid", escape_unprintable(str(error)))
-    run = recorded_run(folder, config)
+    run = last_complete(recorded_run(folder, config))
     if run.record is None or not run.state.is_complete:
         state, reason = run.state.state, run.state.reason
         told = f"{state}: {reason}" if state in STATE_OF_END.values() else reason

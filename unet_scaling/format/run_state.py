@@ -3,14 +3,20 @@
 import re
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Literal, Self
 
 from unet_scaling.base.errors import BUS_ERROR, EXIT_BAD_DATA, UserError, WaitedTooLongError, report_name
 from unet_scaling.base.files import read_json_with_checksum, read_regular
-from unet_scaling.format.record import RECORD_NAME, Record, read_record
+from unet_scaling.format.record import (
+    RECORD_NAME,
+    Record,
+    attempt_records,
+    disturbed_records,
+    read_record,
+)
 from unet_scaling.format.record_lines import FailureReport
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.study_file import CONFIG_NAME, JOB_NAME, OUTPUT_NAME, config_path, read_config
@@ -98,6 +104,26 @@ def recorded_run(folder: Path, config: RunConfig) -> RecordedRun:
     except OSError as error:
         return RecordedRun(folder, config, None, RunState("invalid", f"{error.filename}: {error.strerror}"))
     return RecordedRun(folder, config, record, _state_by_record(folder, config, record))
+
+
+def last_complete(run: RecordedRun) -> RecordedRun:
+    """Return the run by its record that was set aside to be measured again, until the new one is complete.
+
+    A launch that diverged since is a result, too: then the run is returned as it is.
+    """
+    if run.state.state in ("complete", "diverged"):
+        return run
+    found = [run]
+    for path in (*attempt_records(run.folder), *disturbed_records(run.folder)):
+        record = read_record(path)
+        state = _state_by_record(run.folder, run.config, record)
+        if record.header and state.is_complete:
+            found.append(replace(run, record=record, state=state))
+    return max(found[1:] or found, key=lambda each: _started(each.record))
+
+
+def _started(record: Record | None) -> str:
+    return record.header.started_utc if record and record.header else ""
 
 
 def first_problem(problems: tuple[str, ...]) -> str:
