@@ -70,10 +70,7 @@ check: ## ruff, shellcheck, mypy on every file, and the lines of every folder
 	$(VENV_PYTHON) -m tests.line_budget
 	.venv/bin/shellcheck $$(git ls-files '*.sh') slurm/virtual_cluster .ci/run
 	$(VENV_PYTHON) -m mypy unet_scaling analysis slurm tests benchmarks environment
-	$(VENV_PYTHON) -m mypy pytorch_native/train.py
-	$(VENV_PYTHON) -m mypy horovod/train.py
-	$(VENV_PYTHON) -m mypy lightning/train.py
-	$(VENV_PYTHON) -m mypy accelerate/train.py
+	for twin in */train.py; do $(VENV_PYTHON) -m mypy $$twin || exit; done
 
 format: ## let ruff lay out the code
 	$(VENV_PYTHON) -m ruff format .

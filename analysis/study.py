@@ -15,7 +15,8 @@ from unet_scaling.base.texts import score_title
 from unet_scaling.format.record_lines import PHASE_COLUMNS, STARTUP_COLUMNS, Header, Saliency, ScriptHeader
 from unet_scaling.format.run_state import Exclusion, State
 from unet_scaling.format.saliency import SaliencyManifest
-from unet_scaling.study.config import FRAMEWORK_TITLES, Framework, RunConfig
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.frameworks import FRAMEWORK_ROWS, FRAMEWORK_TITLES, FRAMEWORKS, Framework
 from unet_scaling.study.options import CRITERIA_OF_OWN_TASK, Criteria
 from unet_scaling.study.repeats import FIXED_SIGNIFICANCE, Precision
 
@@ -37,8 +38,8 @@ RECOMMENDED_REPEATS = 5
 Names = Mapping[Framework, str]
 NAMES: Names = FRAMEWORK_TITLES
 # The comparison of every report; contrast.py has further frameworks against native DDP.
-COMPARED: tuple[Framework, Framework] = ("pytorch_native", "horovod")
-_SHORT_NAMES: Names = {**NAMES, "pytorch_native": "DDP", "lightning": "Fabric"}
+COMPARED = FRAMEWORKS
+_SHORT_NAMES: Names = {framework: row.short_title for framework, row in FRAMEWORK_ROWS.items()}
 # Of a number and of the ends of its interval.
 ENDS = ("", "_low", "_high")
 # What one curve has in common, and what one point of it.

@@ -29,6 +29,7 @@ from analysis.study import (
 from unet_scaling.base.texts import CALLED
 from unet_scaling.base.texts import clean as clean
 from unet_scaling.base.texts import count as count
+from unet_scaling.study.frameworks import FRAMEWORK_ROWS
 
 UNKNOWN = "—"
 NOT_RESOLVED = "(no usable interval)"
@@ -259,6 +260,7 @@ def _environment(*, is_page: bool) -> Environment:
     environment.tests["nan"] = lambda value: value != value
     environment.globals |= {
         "NAMES": NAMES,
+        "FRAMEWORK_ROWS": FRAMEWORK_ROWS,
         "FEWEST": FEWEST_REPEATS,
         "RECOMMENDED": RECOMMENDED_REPEATS,
         "CONFIDENCE": CONFIDENCE,

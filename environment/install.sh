@@ -4,15 +4,15 @@ set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-usage: environment/install.sh [--tests] [--with lightning,accelerate,xaitk,serve] [--mpi auto|site|mpich|openmpi|intel]
+usage: environment/install.sh [--tests] [--with NAME,...] [--mpi auto|site|mpich|openmpi|intel]
                               [--cuda auto|site|pip]
 
 Makes .venv at the project's root with pinned versions, an MPI, and Horovod 0.28.1 built from its
 hash-checked source. May be run again at any time: what is there already is not made again.
 
   --tests    also install what the tests and checks need, and all of --with
-  --with     also install Lightning (Fabric) or Hugging Face Accelerate, for studies of these frameworks, or
-             xaitk-saliency, for saliency maps, or the server of `unet-scaling serve`; several are separated by a comma
+  --with     also install optional packages of pyproject.toml: a wrapper of DDP (lightning, accelerate),
+             xaitk, for saliency maps, or serve, the server of `unet-scaling serve`
   --mpi      which MPI to build Horovod against (default: auto)
                auto      the site's, where mpicxx is on the PATH (a loaded module); else mpich
                mpich, openmpi, intel   from the package index
@@ -41,6 +41,11 @@ fail() {
 
 say() { printf '==> %s\n' "$1"; }
 
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+# The names of pyproject.toml's optional packages, without those of tests: "lightning accelerate ..."
+allowed=$(sed -n '/^\[project.optional-dependencies\]/,/^\[tool/s/^\([a-z_]*\) = \[.*/\1/p' pyproject.toml | grep -vx test | xargs)
+
 mpi=auto
 cuda_from=auto
 tests=no
@@ -49,7 +54,7 @@ while [ $# -gt 0 ]; do
     case "$1" in
         --tests) tests=yes ;;
         --with)
-            [ $# -ge 2 ] || fail "--with needs a value: lightning, accelerate, xaitk, serve, or several, as in lightning,accelerate"
+            [ $# -ge 2 ] || fail "--with needs a value: one of ${allowed// /, }, or several, separated by commas"
             with=$2
             shift
             ;;
@@ -73,17 +78,13 @@ while [ $# -gt 0 ]; do
 done
 
 extras=()
-if [ "$tests" = yes ]; then extras=(test lightning accelerate xaitk serve); fi
+if [ "$tests" = yes ]; then read -ra extras <<<"test $allowed"; fi
 IFS=, read -ra asked <<<"$with"
 for extra in ${asked[@]+"${asked[@]}"}; do
-    case "$extra" in
-        lightning | accelerate | xaitk | serve) extras+=("$extra") ;;
-        *) fail "--with $with: allowed are lightning, accelerate, xaitk and serve, separated by commas" ;;
-    esac
+    [[ " $allowed " == *" $extra "* ]] || fail "--with $with: allowed are ${allowed// /, }, separated by commas"
+    extras+=("$extra")
 done
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-cd "$root"
 venv=$root/.venv
 log=$root/build/install.log
 cache=${UNET_SCALING_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/unet-scaling}

@@ -14,7 +14,7 @@ from typing import Any
 from slurm.cluster import Cluster
 from unet_scaling.base.validation import Key, StrictModel, described, keys
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.options import OPTION_TABLES
+from unet_scaling.study.frameworks import OPTION_TABLES
 from unet_scaling.study.study_file import study_file_model
 
 REFERENCE_PAGE = PROJECT / "docs" / "study.md"

@@ -13,7 +13,8 @@ from slurm.cluster import Cluster, Geometry, geometry, prologue_path
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.files import open_to_append, write_atomically
 from unet_scaling.group.identity import IDENTITY_VARIABLES, KEEP_MEMORY
-from unet_scaling.study.config import PROGRAMS_FOLDER, PROJECT, RunConfig
+from unet_scaling.study.config import PROJECT, RunConfig
+from unet_scaling.study.frameworks import training_script
 from unet_scaling.study.study_file import OUTPUT_NAME, PING_PONG_NAME
 
 SCRIPT_NAME = "job.sbatch"
@@ -93,7 +94,7 @@ def program_words(config: RunConfig, run_folder: Path) -> str:
 
     Nothing is lost by an early signal, for workers also know the second at which to stop.
     """
-    script = PROGRAMS_FOLDER / config.framework / "train.py"
+    script = training_script(config.framework)
     words = [str(_plain(path)) for path in (Path(PYTHON), script, run_folder)]
     return shlex.join(["sh", "-c", IGNORE_USR2_UNTIL_HANDLER, "sh", *words])
 

@@ -13,7 +13,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from tests.capabilities import CAPABILITIES
-from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.frameworks import ALL_FRAMEWORKS, FRAMEWORK_ROWS, WRAPPERS
 
 PRODUCT = ("unet_scaling", *ALL_FRAMEWORKS, "slurm", "analysis", "environment")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -68,14 +69,19 @@ FORBIDDEN: dict[str, tuple[str, ...]] = {
     "tests": ("benchmarks",),
 }
 FORBIDDEN |= dict.fromkeys(ALL_FRAMEWORKS, FORBIDDEN["unet_scaling"])
+TWINS = tuple(f"{framework}/train.py" for framework in ALL_FRAMEWORKS)
+# Where alone wrappers of DDP are named. A callback of the script recorder has to be of a class of Lightning.
+NAMES_WRAPPERS = ("unet_scaling/study/frameworks.py", "unet_scaling/script_recorder/lightning_trainer.py")
 # Where alone the product imports these: frameworks in the twins that adapt them, the wrappers of which adopt
-# a group of torch's. A callback has to be of a class of Lightning.
+# a group of torch's.
 ONLY_IN = {
-    "horovod": ("horovod/train.py",),
-    "torch.distributed": ("pytorch_native/train.py", "lightning/train.py", "accelerate/train.py"),
-    "torch.nn.parallel": ("pytorch_native/train.py", "lightning/train.py"),
-    "lightning": ("lightning/train.py", "unet_scaling/script_recorder/lightning_trainer.py"),
-    "accelerate": ("accelerate/train.py",),
+    **{
+        row.package: (f"{framework}/train.py", *NAMES_WRAPPERS)
+        for framework, row in FRAMEWORK_ROWS.items()
+        if row.package != "torch"
+    },
+    "torch.distributed": TWINS,
+    "torch.nn.parallel": TWINS,
     "pandas": ("analysis/",),
     "matplotlib": ("analysis/figures/",),
 }
@@ -271,6 +277,19 @@ def packages_in_their_places() -> list[str]:
     ]
 
 
+def wrappers_are_rows_of_a_table() -> list[str]:
+    """No code names a wrapper of DDP but the table of frameworks and its own training script."""
+    texts = {module.file: module.text for module in product() if module.file not in (*TWINS, *NAMES_WRAPPERS)}
+    others = (*PROJECT.glob("*/templates/*.*"), *PROJECT.glob("slurm/*.sh"))
+    texts |= {path.relative_to(PROJECT).as_posix(): path.read_text() for path in others}
+    return [
+        f"{file} names {wrapper}"
+        for file, text in texts.items()
+        for wrapper in WRAPPERS
+        if re.search(rf"\b{wrapper}\b", text)
+    ]
+
+
 def no_cycles() -> list[str]:
     """No modules of the product import each other, directly or through others."""
     names = {module.name for module in product()}
@@ -417,6 +436,7 @@ RULES: Sequence[Callable[[], list[str]]] = (
     nothing_points_upward,
     capabilities_are_imported_late,
     packages_in_their_places,
+    wrappers_are_rows_of_a_table,
     no_cycles,
     named_paths_exist,
     tests_read_committed_logs_only,

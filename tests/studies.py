@@ -13,7 +13,7 @@ from unet_scaling.data.checking import check_folder
 from unet_scaling.data.folder import write_manifest
 from unet_scaling.format.record import Record, read_record
 from unet_scaling.study.config import PROJECT, RunConfig
-from unet_scaling.study.options import OPTION_TABLES
+from unet_scaling.study.frameworks import OPTION_TABLES
 
 TINY_STUDY = """
 workers = {workers}

@@ -14,7 +14,8 @@ from tests.studies import make_point
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.validation import StrictModel
 from unet_scaling.study.config import PROJECT, StudyConfig
-from unet_scaling.study.options import OPTION_TABLES, Criteria, HorovodKnobs
+from unet_scaling.study.frameworks import OPTION_TABLES
+from unet_scaling.study.options import Criteria, HorovodKnobs, NativeKnobs
 from unet_scaling.study.study_file import read_config, read_study, recorded_study
 
 STUDY = """
@@ -46,7 +47,7 @@ def test_is_the_product_of_its_axes_with_a_seed_for_each_repeat(study: Path) -> 
     assert len({point.run for point in points}) == len(points)
     assert {(point.repeat, point.seed) for point in points} == {(1, 10), (2, 11)}
     assert {point.data.folder for point in points} == {str(PROJECT / "images")}
-    assert all((point.horovod is None) == (point.framework == "pytorch_native") for point in points)
+    assert all(point.knobs == NativeKnobs() for point in points if point.framework == "pytorch_native")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,10 @@ def test_is_the_product_of_its_axes_with_a_seed_for_each_repeat(study: Path) -> 
         ({"repeats": "until"}, "found 'until'; allowed: a number such as 5, \"until 3 %\""),
         ({"repeats": "until 3 %, at most 2"}, r"until\.most: found 2; Input should be greater than or equal"),
         ({"repeats": "until 3 %", "frameworks": ["horovod"]}, "name both frameworks"),
-        ({"frameworks": ["ddp"]}, r"'pytorch_native' \(DDP\), 'horovod', 'lightning' or 'accelerate'"),
+        (
+            {"frameworks": ["ddp"]},
+            r"'pytorch_native' \(DDP\), 'horovod', 'lightning' \(Fabric\) or 'accelerate'",
+        ),
     ],
 )
 def test_errors_name_file_key_value_and_what_is_allowed(

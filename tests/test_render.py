@@ -26,7 +26,8 @@ from unet_scaling.study.config import FRAMEWORKS, PROJECT
 GOLDEN = Path(__file__).with_name("golden")
 # Where the project, its training programs and its Python are, as jobs find them.
 PLACES: dict[str, Any] = {
-    "PROJECT": Path("/project"), "PROGRAMS_FOLDER": Path("/project"), "PYTHON": "/project/.venv/bin/python",
+    "PROJECT": Path("/project"), "PYTHON": "/project/.venv/bin/python",
+    "training_script": lambda framework: Path("/project", framework, "train.py"),
 }  # fmt: skip
 SRUN = Cluster(
     launcher="srun", launcher_arguments=["--mpi=pmi2"], gpus_per_node=2, cores_per_worker=12, time="02:00:00",

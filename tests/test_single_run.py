@@ -6,13 +6,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
 
-from slurm.launch import preflight
 from slurm.launch.preflight import check_inputs
 from slurm.launch.processes import launch
 from tests.records import write_run
@@ -23,6 +23,7 @@ from unet_scaling.format.run_state import run_state
 from unet_scaling.group.rendezvous import require_all_workers
 from unet_scaling.run.run_folder import open_run
 from unet_scaling.study.config import PROJECT
+from unet_scaling.study.frameworks import FRAMEWORK_ROWS
 
 SMALL_SHARED_MEMORY = 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"'
 may_mount = os.geteuid() == 0 and shutil.which("unshare")
@@ -161,6 +162,7 @@ def test_a_wrapper_that_counts_other_workers_or_is_not_installed_is_refused(
     with pytest.raises(UserError, match="asks for 2 workers, but Accelerate counts 1") as refused:
         require_all_workers("Accelerate", 1, point)
     assert refused.value.exit_code == 2
-    monkeypatch.setitem(preflight.FRAMEWORK_PACKAGES, "lightning", "a-package-that-nobody-has")
+    row = replace(FRAMEWORK_ROWS["lightning"], package="a-package-that-nobody-has")
+    monkeypatch.setitem(FRAMEWORK_ROWS, "lightning", row)
     with pytest.raises(UserError, match=r"a-package-that-nobody-has, .* --with lightning"):
         check_inputs([make_point(images, "lightning")])

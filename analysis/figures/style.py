@@ -12,22 +12,16 @@ from typing import Any, Literal
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
 from analysis.text import printable
+from unet_scaling.study.frameworks import FRAMEWORK_ROWS
 
 
 class Colour(StrEnum):
-    """The colours of all charts. On a page each is a variable of its style sheet, INK that of `--ink`."""
+    """The colours of all charts, besides those of frameworks; INK is the variable `--ink` of a page."""
 
     INK = "#1a1a1a"
     MUTED = "#666666"
     GRID = "#ececec"
     PAPER = "#ffffff"
-    NATIVE = "#004488"
-    HOROVOD = "#e07b00"
-    LIGHTNING = "#a3246b"
-    ACCELERATE = "#3f9f6f"
-    # The same, dark enough to be read as text on white.
-    HOROVODTEXT = "#b05a00"
-    ACCELERATETEXT = "#2b7a52"
     # Parts of a stacked bar (Paul Tol's muted scheme), and numbers in them: those differ from INK and PAPER,
     # which a dark page exchanges.
     INDIGO = "#332288"
@@ -54,6 +48,7 @@ DASHED: LineStyle = (0, (4, 3))
 TEXT_PX = 12
 AXIS_TITLE_PX = 13
 TITLE_PX = 14
+NATIVE_COLOUR = FRAMEWORK_ROWS["pytorch_native"].colour
 PX_PER_INCH = 72
 FONT_NAME = "DejaVu Sans"
 # FT2Font measures in 64ths of a pixel.
@@ -64,21 +59,24 @@ SUBPIXELS = 64
 class FrameworkStyle:
     """Colours and marker of a framework: dark against light, each marker its own: not told by hue."""
 
-    colour: Colour
-    text_colour: Colour
+    colour: str
+    text_colour: str
     marker: str
     marker_px: float
 
 
+# The size of each marker, so that all look equally large. `report.css` has a shape for each.
+MARKER_PX = {"o": 8.5, "s": 7, "^": 8.5, "v": 8.5, "D": 6.5}
 # Of the frameworks, and of curves in the order of a saliency map and in random order.
 SERIES_STYLES: dict[str, FrameworkStyle] = {
-    "pytorch_native": FrameworkStyle(Colour.NATIVE, Colour.NATIVE, "o", 8.5),
-    "horovod": FrameworkStyle(Colour.HOROVOD, Colour.HOROVODTEXT, "s", 7),
-    "lightning": FrameworkStyle(Colour.LIGHTNING, Colour.LIGHTNING, "^", 8.5),
-    "accelerate": FrameworkStyle(Colour.ACCELERATE, Colour.ACCELERATETEXT, "D", 6.5),
-    "own": FrameworkStyle(Colour.NATIVE, Colour.NATIVE, "", 0),
+    "own": FrameworkStyle(NATIVE_COLOUR, NATIVE_COLOUR, "", 0),
     "random": FrameworkStyle(Colour.MUTED, Colour.MUTED, "", 0),
 }
+# The variable of the style sheet that each colour is on a page, such as `--ink` and `--horovod`.
+CSS_VARIABLES = {colour.value: colour.name.lower() for colour in Colour}
+for _name, _row in FRAMEWORK_ROWS.items():
+    SERIES_STYLES[_name] = FrameworkStyle(_row.colour, _row.text_colour, _row.marker, MARKER_PX[_row.marker])
+    CSS_VARIABLES |= {_row.text_colour: f"{_name}-text", _row.colour: _name}
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": FONT_NAME,

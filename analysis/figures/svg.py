@@ -1,6 +1,6 @@
 """Panels as files, and as parts of a web page that restyles them.
 
-In the page each of `style.Colour` is a variable of its style sheet: `--ink`, `--paper`, `--native`, ...
+In the page each colour is a variable of its style sheet, such as `--ink`: `style.CSS_VARIABLES`.
 """
 
 import io
@@ -18,7 +18,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from analysis.figures.frame import PANEL_WIDTH_PX, TITLES, Panel, framed
-from analysis.figures.style import FONT_NAME, PX_PER_INCH, STYLE, Colour
+from analysis.figures.style import CSS_VARIABLES, FONT_NAME, PX_PER_INCH, STYLE, Colour
 from analysis.text import clean
 
 SVG = "http://www.w3.org/2000/svg"
@@ -29,7 +29,7 @@ MOST_COLUMNS = 2
 PNG_DOTS_PER_INCH = 150
 # Id of the texts that are read across lines.
 HALO = "halo"
-VARIABLES = {colour.value: f"var(--{colour.name.lower()})" for colour in Colour}
+VARIABLES = {colour: f"var(--{name})" for colour, name in CSS_VARIABLES.items()}
 COLOUR = re.compile("|".join(VARIABLES))
 FONT = re.compile(rf"'{FONT_NAME}'(, [^;]*)?")
 PAGE_FONT = "system-ui, sans-serif"

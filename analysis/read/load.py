@@ -66,6 +66,7 @@ from unet_scaling.format.record import (
 from unet_scaling.format.record_lines import Header, ScriptHeader
 from unet_scaling.format.run_state import Exclusion, State, first_problem
 from unet_scaling.study.config import RunConfig, StudyConfig
+from unet_scaling.study.frameworks import FRAMEWORK_ROWS
 from unet_scaling.study.options import Criteria
 from unet_scaling.study.repeats import read_history, stopping_rule
 from unet_scaling.study.study_file import JOB_NAME, config_path, recorded_study
@@ -439,10 +440,6 @@ def _replaced(folder: Path, header: Header) -> Iterator[bool]:
             yield not disturbance(record).reason
 
 
-# Fabric and the Trainer are one arm.
-ANY_LIGHTNING = "Lightning"
-
-
 @dataclass(frozen=True)
 class ScriptRun:
     """A run of a script as its record tells of it; `header` is that of the record."""
@@ -510,10 +507,10 @@ def script_study(name: str, runs: Sequence[ScriptRun]) -> Study:
         rows.append(row)
     rows.sort(key=lambda row: (row.options, row.workers, row.repeat, row.run))
     frameworks = {row.framework for row in rows}
-    names = dict(names_of(frameworks | {left.framework for left in left_out.values() if left.framework}))
+    arms = names_of(frameworks | {left.framework for left in left_out.values() if left.framework})
     return Study(
         name=name,
-        names=names | {"lightning": ANY_LIGHTNING} if "lightning" in names else names,
+        names={framework: FRAMEWORK_ROWS[framework].title_of_scripts for framework in arms},
         runs=run_table(rows),
         epochs=records.stacked_columns(epochs, EPOCH_COLUMNS),
         evaluations=records.stacked_columns({}, EVALUATION_COLUMNS),

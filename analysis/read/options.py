@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from unet_scaling.base.validation import flat_values
 from unet_scaling.format.record_lines import Header
 from unet_scaling.study.config import ALL_FRAMEWORKS, SHARED_TABLES, TASK_OPTIONS, RunConfig
-from unet_scaling.study.options import OPTION_TABLES, TASK_DATA_KEYS, TASK_SWITCHES, Training
+from unet_scaling.study.options import TASK_DATA_KEYS, TASK_SWITCHES, Training
 
 # They guard a run against its end, and change neither what is computed nor what the clock of an epoch covers.
 GUARDS = ("training.checkpoint_minutes", "training.timeout_seconds")
@@ -28,8 +28,7 @@ def flat_options(config: RunConfig) -> dict[str, object]:
 
 def own_options(config: RunConfig) -> dict[str, object]:
     """Return the options that only the framework of a point has, {"horovod.cycle_time_ms": 1.0, ...}."""
-    knobs = getattr(config, config.framework) or OPTION_TABLES[config.framework]()
-    return flat_values(knobs, f"{config.framework}.")
+    return flat_values(config.knobs, f"{config.framework}.")
 
 
 def shared_options(config: RunConfig) -> dict[str, object]:

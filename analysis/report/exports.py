@@ -18,7 +18,7 @@ from analysis.judge.trust import Tile
 from analysis.kinds.assemble import Report
 from analysis.report.columns import table_of
 from analysis.report.tables import Column, integer_column, number_column, point_keys, text_column
-from analysis.study import CONFIDENCE, NAMES, Score, Study
+from analysis.study import CONFIDENCE, NAMES, Names, Score, Study
 from analysis.text import (
     clean,
     count,
@@ -32,7 +32,8 @@ from unet_scaling import PROJECT
 from unet_scaling.base.texts import PASTED
 from unet_scaling.format.facts import FACTS, values_of, version_facts
 from unet_scaling.study.config import ALL_FRAMEWORKS, SHARED_TABLES, TASK_OPTIONS, RunConfig
-from unet_scaling.study.options import OPTION_TABLES, TASK_SWITCHES, TaskOptions
+from unet_scaling.study.frameworks import OPTION_TABLES
+from unet_scaling.study.options import TASK_SWITCHES, TaskOptions
 from unet_scaling.study.study_file import PATH_KEYS
 
 # More hosts or jobs than this fill the page without saying more.
@@ -51,10 +52,8 @@ def origins(study: Study) -> dict[str, tuple[str, ...]]:
     if not found:
         return {}
     facts = [fact for fact in FACTS if study.headers or fact.group != "data"]
-    # Scripts of Fabric and of the Trainer are one arm.
-    fabric = NAMES["lightning"]
     named: dict[str, Iterable[str | None]] = {
-        fact.title(found[0]).replace(fabric, study.names.get("lightning", fabric)): values_of(fact, found)
+        _renamed(fact.title(found[0]), study.names): values_of(fact, found)
         for fact in (*facts, *version_facts({**study.headers, **study.scripts}))
     }
     named["scripts"] = [each.script or "typed" for each in study.scripts.values()]
@@ -62,6 +61,13 @@ def origins(study: Study) -> dict[str, tuple[str, ...]]:
     told = {clean(name): _distinct(values) for name, values in named.items() if values}
     told["Slurm jobs"] = _distinct(each.job.get("SLURM_JOB_ID") for each in found)
     return told | {"started (UTC)": _ends(each.started_utc for each in found)}
+
+
+def _renamed(title: str, names: Names) -> str:
+    """Return the title of a fact with the framework in it called as by these names."""
+    for framework, name in NAMES.items():
+        title = title.replace(name, names.get(framework, name))
+    return title
 
 
 def origin_line(study: Study) -> str:

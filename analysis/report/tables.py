@@ -175,7 +175,7 @@ def column_lines(text: str) -> list[ColumnLine]:
 
 # The columns of compare.csv, and of the table of points that `compare` shows.
 COMPARE_LINES = column_lines("""
-    framework | pytorch_native, horovod, lightning or accelerate | | framework
+    framework | as in the study file | | framework
     workers | | workers | ,.0f
     options | options that vary within a study and did not change between them
     knobs | the same, of this framework alone

@@ -38,7 +38,7 @@ from analysis.study import (
 from analysis.text import first_of
 from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.base.texts import WORDS_OF_LOSSES, did_you_mean
-from unet_scaling.study.config import ALL_FRAMEWORKS, Framework
+from unet_scaling.study.frameworks import ALL_FRAMEWORKS, FRAMEWORK_ROWS, Framework
 
 STANDARD_INPUT = "-"
 # Names of each column as tables of papers and benchmarks have them, their words joined and "/" read as "per".
@@ -51,11 +51,11 @@ KNOWN_NAMES = {
     "repeat": "repeat rep trial launch",
     "score": "score iou accuracy acc dice f1 top1 miou",
 }
-FRAMEWORK_NAMES: Mapping[Framework, str] = {
-    "pytorch_native": "pytorchnative native nativeddp ddp pytorch pytorchddp torch torchddp",
-    "horovod": "horovod hvd",
-    "lightning": "lightning lightningfabric fabric pytorchlightning",
-    "accelerate": "accelerate huggingfaceaccelerate hfaccelerate",
+# The framework that each name stands for.
+FRAMEWORK_OF_NAME = {
+    name: framework
+    for framework, row in FRAMEWORK_ROWS.items()
+    for name in (framework.replace("_", ""), *row.other_names)
 }
 BRACKETS = re.compile(r"[\[(](.*?)[\])]")
 _UNIT_NAMES = {
@@ -476,10 +476,10 @@ def _scores(column: CsvColumn) -> _Numbers:
 def _frameworks(column: CsvColumn) -> list[Framework]:
     """Return the framework of each row; two names of one are not read as repeats of it."""
     plain = [re.sub(r"[^a-z]", "", cell.casefold()) for cell in column.cells]
-    arm_of = {name: arm for arm, names in FRAMEWORK_NAMES.items() for name in names.split()}
-    unknown = [name not in arm_of for name in plain]
-    column.refuse(unknown, "known are DDP, Horovod, Fabric, Accelerate; give others tables of their own")
-    arms = [arm_of[name] for name in plain]
+    unknown = [name not in FRAMEWORK_OF_NAME for name in plain]
+    known = ", ".join(row.short_title for row in FRAMEWORK_ROWS.values())
+    column.refuse(unknown, f"known are {known}; give others tables of their own")
+    arms = [FRAMEWORK_OF_NAME[name] for name in plain]
     names: dict[Framework, str] = {}
     for arm, cell in zip(arms, column.cells, strict=True):
         first = names.setdefault(arm, cell)

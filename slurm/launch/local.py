@@ -28,7 +28,8 @@ from unet_scaling.base.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_RESUME, UserE
 from unet_scaling.base.texts import CALLED, called, duration, score_title
 from unet_scaling.format.record import set_launch_aside
 from unet_scaling.format.run_state import ACTIVE, RecordedRun
-from unet_scaling.study.config import PROGRAMS_FOLDER, RunConfig, StudyConfig
+from unet_scaling.study.config import RunConfig, StudyConfig
+from unet_scaling.study.frameworks import training_script
 from unet_scaling.study.study_file import JOB_NAME, OUTPUT_NAME
 
 FORMER_JOB_NAME = "job.before_local.json"
@@ -249,7 +250,7 @@ class LocalRuns:
             set_disturbed_aside(run_folder)
         elif self.folder.recorded(config).state.is_complete:  # forced
             set_launch_aside(run_folder)
-        program = [str(PROGRAMS_FOLDER / config.framework / "train.py"), str(run_folder)]
+        program = [str(training_script(config.framework)), str(run_folder)]
         look = partial(self._look, progress)
         launch(program, config.workers, run_folder / OUTPUT_NAME, self.cores_each, look, progress.steps_file)
         run = self.folder.recorded(config)

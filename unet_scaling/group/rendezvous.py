@@ -24,14 +24,9 @@ from unet_scaling.base.machine import machine_seconds, wall_seconds
 from unet_scaling.base.texts import HIDE
 from unet_scaling.group.identity import Identity, rendezvous_address
 from unet_scaling.group.watchdog import blocking
-from unet_scaling.study.config import (
-    FALLBACK_SECONDS,
-    PROGRAMS_FOLDER,
-    Framework,
-    RunConfig,
-    horovod_environment,
-)
-from unet_scaling.study.options import CONTROLLER_VARIABLES, Data, Training
+from unet_scaling.study.config import FALLBACK_SECONDS, RunConfig, horovod_environment
+from unet_scaling.study.frameworks import Framework, training_script
+from unet_scaling.study.options import CONTROLLER_VARIABLES, Data, HorovodKnobs, Training
 
 ANSWER = "answer"
 # Worker 0 serves the store; it leaves after the others had the time to read the answer.
@@ -199,7 +194,7 @@ def _mapped_files() -> set[str]:
 
 def is_mpi(config: RunConfig) -> bool:
     """Return whether MPI controls Horovod in this run, as it does by default."""
-    return config.horovod is None or config.horovod.controller != "gloo"
+    return not isinstance(config.knobs, HorovodKnobs) or config.knobs.controller != "gloo"
 
 
 def horovod_transport(horovod: Horovod, identity: Identity) -> dict[str, str]:
@@ -286,4 +281,4 @@ def trial_config(framework: Framework, workers: int, timeout_seconds: int = 300)
 
 def twin_functions(framework: Framework) -> dict[str, Any]:
     """Return the functions of a twin by name, as `join_group` and `leave_group`."""
-    return runpy.run_path(str(PROGRAMS_FOLDER / framework / "train.py"))
+    return runpy.run_path(str(training_script(framework)))

@@ -46,7 +46,8 @@ from unet_scaling.group.identity import (
     identify,
     job_id,
 )
-from unet_scaling.study.config import WRAPPERS, RunConfig
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.frameworks import WRAPPER_PACKAGES
 
 GLIBC_PREFIX = "MALLOC_"  # of all its variables but the tunables
 # Parameters of mallopt, from malloc.h.
@@ -205,7 +206,7 @@ def versions() -> dict[str, str]:
     """Return versions of Python, packages, MPI and system, and with a GPU of CUDA, NCCL and driver."""
     by_name = {"python": platform.python_version()}
     # A wrapper is part of a run that uses it: installed later, it is no other environment for the others.
-    wrappers = [package for package in WRAPPERS if package in sys.modules]
+    wrappers = [package for package in sorted(WRAPPER_PACKAGES) if package in sys.modules]
     for package in (*RECORDED_PACKAGES, *wrappers):
         try:
             by_name[package] = metadata.version(package)

@@ -31,6 +31,7 @@ from unet_scaling.group.rendezvous import horovod_transport
 from unet_scaling.group.worker import own_facts, provenance, speed_variables
 from unet_scaling.script_recorder.meter import LoopHooks, Marks, ScriptMeter
 from unet_scaling.study.config import PLAIN_NAME, PLAIN_NAME_WORDS
+from unet_scaling.study.frameworks import FRAMEWORK_ROWS
 from unet_scaling.study.study_file import STUDY_NAME, list_run_folders
 
 RunOptions = Mapping[str, str | bool | int | float]
@@ -38,13 +39,6 @@ Item = TypeVar("Item")
 # By it the run folders are told from those that a submission makes.
 FOLDER_PREFIX = "script"
 SOURCE = "record.begin"
-# By which function each framework makes the group, for the error where none was made.
-MAKES_THE_GROUP = {
-    "pytorch_native": "torch.distributed.init_process_group",
-    "horovod": "horovod.torch.init",
-    "lightning": "Fabric.launch",
-    "accelerate": "Accelerator",
-}
 
 
 def begin(
@@ -58,9 +52,9 @@ def begin(
 ) -> "Recording":
     """Begin to record this run, on every worker, once they have their group.
 
-    Each launch gets a folder of its own in LOGS/STUDY. `framework` names the arm: pytorch_native, horovod,
-    lightning or accelerate. With `model` (the wrapped one) and `optimizer`, where the time goes is recorded
-    too. `options` are what tells launches apart, such as {"batch": 16}.
+    Each launch gets a folder of its own in LOGS/STUDY. `framework` names the arm, as study files do
+    (docs/study.md). With `model` (the wrapped one) and `optimizer`, where the time goes is recorded too.
+    `options` are what tells launches apart, such as {"batch": 16}.
 
     Raises UserError on every worker alike where an argument is wrong, the workers do not agree in them, or
     the record cannot be written.
@@ -77,8 +71,9 @@ def group_of_script(framework: str, model: nn.Module | None) -> Group:
     Raises UserError where the framework is none of those known, and where a launcher started several
     workers, which have no group yet.
     """
-    if framework not in MAKES_THE_GROUP:
-        allowed = ", ".join(MAKES_THE_GROUP)
+    makes_group: dict[str, str] = {name: row.makes_group for name, row in FRAMEWORK_ROWS.items()}
+    if framework not in makes_group:
+        allowed = ", ".join(makes_group)
         raise UserError(f"{SOURCE}: framework: found {framework!r}; allowed: {allowed}")
     device = torch.device("cpu")
     weight = next(model.parameters(), None) if model is not None else None
@@ -113,7 +108,7 @@ def group_of_script(framework: str, model: nn.Module | None) -> Group:
     # A batch script of Slurm has the variables of its job, without being one of its tasks.
     if launched.size > 1 and launched.launcher != "Slurm":
         found = f"{launched.launcher} started {launched.size} workers, which have no group yet"
-        raise UserError(f"{SOURCE}: {found}; call it after {MAKES_THE_GROUP[framework]}")
+        raise UserError(f"{SOURCE}: {found}; call it after {makes_group[framework]}")
     return single_worker(device, "script")
 
 

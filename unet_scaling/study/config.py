@@ -6,17 +6,23 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, SerializeAsAny, WithJsonSchema, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from unet_scaling import CODE_FOLDER, IS_CLONE
 from unet_scaling import PROJECT as PROJECT
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.machine import machine, wall_seconds
 from unet_scaling.base.validation import Allowed, StrictModel, validated
+from unet_scaling.study.frameworks import ALL_FRAMEWORKS as ALL_FRAMEWORKS
+from unet_scaling.study.frameworks import FRAMEWORK_ROWS, FRAMEWORK_WORDS, Knobs, with_table_of_each_framework
+from unet_scaling.study.frameworks import FRAMEWORKS as FRAMEWORKS
+from unet_scaling.study.frameworks import PROGRAMS_FOLDER as PROGRAMS_FOLDER
+from unet_scaling.study.frameworks import WRAPPERS as WRAPPERS
+from unet_scaling.study.frameworks import Framework as Framework
+from unet_scaling.study.options import SHARED_TABLES as SHARED_TABLES
 from unet_scaling.study.options import (
     Count,
     Criteria,
@@ -40,25 +46,9 @@ from unet_scaling.study.repeats import (
     parse_precision,
 )
 
-Framework = Literal["pytorch_native", "horovod", "lightning", "accelerate"]
-# Of options that all frameworks have.
-SHARED_TABLES = ("data", "model", "training", "strategy", "emulation", "saliency")
-# Of every installation, and of every study that names no others.
-FRAMEWORKS: tuple[Framework, ...] = ("pytorch_native", "horovod")
-# They wrap DDP, and are installed where asked for.
-WRAPPERS: tuple[Framework, ...] = ("lightning", "accelerate")
-ALL_FRAMEWORKS = FRAMEWORKS + WRAPPERS
-FRAMEWORK_TITLES: Mapping[Framework, str] = {
-    "pytorch_native": "native DDP",
-    "horovod": "Horovod",
-    "lightning": "Lightning Fabric",
-    "accelerate": "Accelerate",
-}
-FRAMEWORK_WORDS = "'pytorch_native' (DDP), 'horovod', 'lightning' or 'accelerate'"
 # The options of a task of its own, a table within a table.
 TASK_OPTIONS = "task.options"
 NO_TASK = vars(TaskOptions())
-PROGRAMS_FOLDER = CODE_FOLDER if IS_CLONE else CODE_FOLDER / "unet_scaling" / "programs"
 # After the worker's own time-out (group/watchdog.py), which names the option, come those of the frameworks.
 FALLBACK_SECONDS = 30
 # The default of training.noise_scale_every in records before "auto".
@@ -108,6 +98,7 @@ Distinct = Annotated[
 ]
 
 
+@with_table_of_each_framework(lambda row: (row.knobs | None, None))
 class RunConfig(StrictModel):
     """All that a training process needs to know about one run: the content of config.json.
 
@@ -129,10 +120,6 @@ class RunConfig(StrictModel):
     strategy: Strategy = Strategy()
     emulation: Emulation = Emulation()
     saliency: SaliencyOptions = SaliencyOptions()
-    pytorch_native: NativeKnobs | None = None
-    horovod: HorovodKnobs | None = None
-    lightning: NativeKnobs | None = None
-    accelerate: NativeKnobs | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -201,10 +188,15 @@ class RunConfig(StrictModel):
         """Return the forward passes of a real worker in one optimizer step."""
         return self.plays_per_worker * self.training.accumulate
 
+    @property
+    def knobs(self) -> Knobs:
+        """Return the options that only the run's framework has."""
+        own: Knobs | None = getattr(self, self.framework)
+        return own or FRAMEWORK_ROWS[self.framework].knobs()
+
     def wrapper_arguments(self) -> dict[str, Any]:
         """Return the options that the framework's wrapper of model or optimizer takes, by keyword."""
-        knobs: NativeKnobs | HorovodKnobs | None = getattr(self, self.framework)
-        return knobs.arguments() if knobs else {}
+        return self.knobs.arguments()
 
     def evaluation_is_due(self, epoch: int) -> bool:
         """Return whether to evaluate before this epoch; the evaluation after the last is always made."""
@@ -235,7 +227,7 @@ def horovod_environment(config: RunConfig) -> dict[str, str]:
     By default it only warns of a worker that keeps the others waiting. On a slowed machine all its times are
     as much longer.
     """
-    knobs = config.horovod or HorovodKnobs()
+    knobs = config.knobs if isinstance(config.knobs, HorovodKnobs) else HorovodKnobs()
     limit = round(wall_seconds(config.training.timeout_seconds + FALLBACK_SECONDS))
     return _cycle_time_there(knobs).environment() | {
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, limit // 5)),
@@ -257,6 +249,7 @@ def _cycle_time_there(knobs: HorovodKnobs) -> HorovodKnobs:
     return knobs.model_copy(update={"cycle_time_ms": wall_seconds(seconds)})
 
 
+@with_table_of_each_framework(lambda _: (dict[str, Any], Field({})))
 class StudyConfig(StrictModel):
     """One TOML file: frameworks x worker counts x options x repeats. Tables hold scalars or axes."""
 
@@ -267,7 +260,7 @@ class StudyConfig(StrictModel):
     )
     frameworks: Distinct[Annotated[Framework, Allowed(FRAMEWORK_WORDS)]] = Field(
         list(FRAMEWORKS),
-        description="compared; lightning (Fabric) and accelerate: environment/install.sh --with",
+        description=f"compared; {' and '.join(WRAPPERS)}: environment/install.sh --with",
         examples=[["horovod"]],
     )
     workers: Distinct[Workers] = Field(
@@ -292,10 +285,6 @@ class StudyConfig(StrictModel):
     strategy: dict[str, Any] = Field({})
     emulation: dict[str, Any] = Field({})
     saliency: dict[str, Any] = Field({})
-    pytorch_native: dict[str, Any] = Field({})
-    horovod: dict[str, Any] = Field({})
-    lightning: dict[str, Any] = Field({})
-    accelerate: dict[str, Any] = Field({})
     criteria: Criteria = Criteria()
 
     @model_validator(mode="before")
@@ -432,8 +421,7 @@ def _conflicts(config: RunConfig) -> Iterator[str]:
         )
     if training.plays and config.model.batch_norm == "sync":
         yield "training.plays is for model.batch_norm = 'local' or 'off', found 'sync'"
-    knobs = getattr(config, config.framework)
-    if isinstance(knobs, NativeKnobs) and knobs.static_graph:
+    if isinstance(config.knobs, NativeKnobs) and config.knobs.static_graph:
         if config.passes_per_step > 1:
             yield (
                 f"{config.framework}.static_graph needs one pass per step (training.accumulate, "

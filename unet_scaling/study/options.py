@@ -404,15 +404,12 @@ TASK_DATA_KEYS = ("passes_per_epoch",)
 TASK_SWITCHES = ("find_unused_parameters", "loss_is_mean")
 # These are of the built-in task alone.
 BUILT_IN_TABLES = ("model", "emulation", "saliency")
-OPTION_TABLES: dict[str, type[StrictModel]] = {
+# The tables of options that all frameworks have.
+SHARED_TABLES: dict[str, type[StrictModel]] = {
     "data": Data,
     "model": Model,
     "training": Training,
     "strategy": Strategy,
     "emulation": Emulation,
     "saliency": SaliencyOptions,
-    "pytorch_native": NativeKnobs,
-    "horovod": HorovodKnobs,
-    "lightning": NativeKnobs,
-    "accelerate": NativeKnobs,
 }

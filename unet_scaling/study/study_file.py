@@ -26,7 +26,8 @@ from unet_scaling.study.config import (
     StudyConfig,
     task_file,
 )
-from unet_scaling.study.options import BUILT_IN_TABLES, OPTION_TABLES, TASK_DATA_KEYS
+from unet_scaling.study.frameworks import OPTION_TABLES
+from unet_scaling.study.options import BUILT_IN_TABLES, TASK_DATA_KEYS
 from unet_scaling.study.repeats import HISTORY_KEY, PRECISION_WORDS
 
 STUDY_NAME = "study.json"
