@@ -338,7 +338,7 @@ class Epoch(StrictModel):
     cpu: list[CpuFacts] | None = Field(None, description="of each worker, by rank; none without a budget")
     gpu: list[GpuFacts] | None = Field(None, description="of each worker, by rank; none without NVML")
     gradient_norms: dict[str, list[float]] | None = Field(
-        None, description="of records by older code, which sampled the gradient noise scale; not used"
+        None, exclude=True, description="of records by older code; neither used nor written"
     )
 
     @model_validator(mode="after")

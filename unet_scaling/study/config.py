@@ -37,6 +37,7 @@ from unet_scaling.study.options import (
     TaskData,
     TaskOptions,
     Training,
+    without_former_keys,
 )
 from unet_scaling.study.repeats import (
     FEWEST_ADAPTIVE_REPEATS,
@@ -51,8 +52,6 @@ TASK_OPTIONS = "task.options"
 NO_TASK = vars(TaskOptions())
 # After the worker's own time-out (group/watchdog.py), which names the option, come those of the frameworks.
 FALLBACK_SECONDS = 30
-# The default of training.noise_scale_every in records before "auto".
-FORMER_NOISE_SCALE_STEPS = 8
 HOROVOD_CYCLE_TIME_VARIABLE = "HOROVOD_CYCLE_TIME"
 # Its default in 0.28.1.
 HOROVOD_CYCLE_TIME_MILLISECONDS = 1.0
@@ -211,12 +210,9 @@ class RunConfig(StrictModel):
     def digest(self) -> str:
         """Return the SHA-256 of what differs from the defaults: equal exactly when the configuration is.
 
-        An option added later, at its default, changes no digest. Of `noise_scale_every`, "auto" and the
-        default before it have the same.
+        An option added later, at its default, changes no digest.
         """
         content = self.model_dump(exclude_defaults=True) | {"format": self.format}
-        if self.training.noise_scale_every == FORMER_NOISE_SCALE_STEPS:
-            del content["training"]["noise_scale_every"]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -286,6 +282,13 @@ class StudyConfig(StrictModel):
     emulation: dict[str, Any] = Field({})
     saliency: dict[str, Any] = Field({})
     criteria: Criteria = Criteria()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_older_files(cls, content: object) -> object:
+        if not isinstance(content, dict) or "training" not in content:
+            return content
+        return content | {"training": without_former_keys(content["training"])}
 
     @model_validator(mode="before")
     @classmethod

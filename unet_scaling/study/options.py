@@ -165,6 +165,17 @@ class Model(StrictModel):
     )
 
 
+# Keys of `[training]` that older studies and records have, and that have no effect any more.
+FORMER_TRAINING_KEYS = ("noise_scale_every",)
+
+
+def without_former_keys(training: object) -> object:
+    """Return the content of `[training]` without the keys that only older files have."""
+    if not isinstance(training, dict):
+        return training
+    return {key: value for key, value in training.items() if key not in FORMER_TRAINING_KEYS}
+
+
 class Training(StrictModel):
     """The training options, which are the same for all frameworks."""
 
@@ -203,9 +214,6 @@ class Training(StrictModel):
     compute_profile: Literal["on", "off"] = Field(
         "off", description="on 1 worker: record when gradients are ready, for emulated ones", examples=["off"]
     )
-    noise_scale_every: CountOrZero | Literal["auto"] = Field(
-        "auto", description="no effect any more: `plays` gives the IoU itself", examples=[0]
-    )
     evaluate_every: CountOrZero = Field(
         0, description="epochs between evaluations; 0: only after the last", examples=[5]
     )
@@ -232,6 +240,11 @@ class Training(StrictModel):
         description="weights.pt of another run to start from; default: random, by the seed",
         examples=["logs/first/pytorch_native-w01-r1/weights.pt"],
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_older_files(cls, content: object) -> object:
+        return without_former_keys(content)
 
 
 class Strategy(StrictModel):
