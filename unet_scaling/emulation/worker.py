@@ -35,7 +35,7 @@ from unet_scaling.study.options import EMULATION_STREAM, Data
 # A gradient may be ready so much too early, as the emulated machine counts, but for the last one: to wake a
 # thread takes up to 0.2 ms of a core, and the reference network has 82 gradients.
 SHORTEST_SLEEP_SECONDS = 1e-4
-# Of prctl(2): by default Linux wakes a thread up to 50 microseconds late.
+# An operation of prctl(2): by default Linux wakes a thread up to 50 microseconds late.
 PR_SET_TIMERSLACK = 29
 TIMER_SLACK_NANOSECONDS = 1
 # One pixel: nothing is computed of it.

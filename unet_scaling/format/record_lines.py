@@ -19,9 +19,9 @@ TOLERANCE = 1e-3
 Duration = Annotated[FiniteFloat, Field(ge=0)]
 Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
 SALIENCY_FOLDER = "saliency"
-# Of what the maps here are: another content, and they are made again.
+# Says what the maps of this folder were made of; where that changed, they are made again.
 SALIENCY_ORIGIN_NAME = "origin.json"
-# As the name of a column of tables, and in sentences.
+# A score's name is that of a column of tables, and stands in sentences.
 SCORE_NAME = r"^[a-z][a-z0-9_]{0,39}$"
 ScoreName = Annotated[str, Field(pattern=SCORE_NAME)]
 AboveZero = Annotated[FiniteFloat, Field(gt=0)]
@@ -161,9 +161,9 @@ class Phase(IntEnum):
     REST = 6
 
 
-# Of single steps, beside the record (measure/epoch_meter.py).
+# Phases of single steps, beside the record (measure/epoch_meter.py).
 STEPS_NAME = "steps.parquet"
-# Of the record and of that file.
+# The columns of phases in the record and in that file.
 PHASE_COLUMNS = tuple(f"{phase.name.lower()}_seconds" for phase in Phase)
 
 

@@ -16,7 +16,7 @@ from types import TracebackType
 POLLS_PER_TIMEOUT = 20
 LONGEST_POLL_SECONDS = 1.0
 TASKS = Path("/proc/self/task")
-# Of a clock's number, beside the thread's: what the scheduler counted of one thread (clock_getcpuclockid(3)).
+# The bits of a clock's number that ask for the CPU time of one thread (clock_getcpuclockid(3)).
 CPU_CLOCK_OF_THREAD = 6
 CORES = Path("/proc/stat")
 # Columns of a core in /proc/stat: user, nice, system, irq, softirq, steal. Not idle and iowait, in which

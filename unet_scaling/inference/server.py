@@ -30,7 +30,7 @@ LARGEST_BODY = 64 * 2**20
 BODY_SECONDS = 30.0
 # A client that does not take its answer does not keep the server from ending.
 SHUTDOWN_SECONDS = 60
-# What messages call the image: it has no file here.
+# Messages call an image so that has no file.
 _NAME = Path("image")
 _BAD_REQUEST = 400
 _TIMED_OUT = 408
@@ -116,7 +116,7 @@ class Service:
     refused: int = 0
     _held: int = 0
     _decoder: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
-    # Of images that may be larger than those of the study.
+    # One at a time of the images that are larger than those of the study.
     _one_large: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def application(self) -> Starlette:

@@ -74,12 +74,12 @@ from unet_scaling.study.study_file import LOG_NAME
 if TYPE_CHECKING:
     from unet_scaling.measure.compute_recorder import ComputeRecorder
 
-# With which gradients travel under training.gradient_compression = "fp16".
+# Bytes of a number of a gradient under training.gradient_compression = "fp16".
 FP16_BYTES = 2
 # The kernel knows the start of a process in ticks, some hundredths of a second.
 MILLISECOND_DIGITS = 3
 STAT = Path("/proc/self/stat")
-# Of /proc/self/stat in proc(5), counted from 1: the tick at which the process started.
+# The field of /proc/self/stat (proc(5), counted from 1) with the tick at which the process started.
 START_FIELD = 22
 
 
@@ -470,6 +470,6 @@ class StartupClock:
 def process_age() -> float:
     """Return seconds since this process was started."""
     fields = STAT.read_text().rpartition(")")[2].split()
-    # What stands behind the name in brackets begins with the third field.
+    # The first field behind the name in brackets is the third.
     ticks = int(fields[START_FIELD - 3])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

@@ -24,11 +24,11 @@ OWNER_NAME = "owner.json"
 BEAT_SECONDS = 10.0
 # Several beats: a file server may be slow, and answer from a memory of some seconds.
 STALE_SECONDS = 60.0
-# In which mpiexec or Slurm ends the other workers of an attempt that failed.
+# mpiexec or Slurm ends the other workers of an attempt that failed in this time.
 ENDING_SECONDS = 10.0
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
-# Of proc(5), counted from the field behind the name in brackets, the third.
+# Fields of /proc/PID/stat (proc(5)), counted from the one behind the name in brackets, the third.
 _STATE_FIELD = 0
 _START_FIELD = 19
 ENDED_STATES = ("Z", "X")
@@ -92,7 +92,7 @@ class RunClaim:
         try:
             os.close(os.open(taking, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
         except FileExistsError:
-            # Its maker was killed, if it is still there.
+            # Where this file is old, its maker was killed.
             if self._age(_modified(taking)) > STALE_SECONDS:
                 taking.unlink(missing_ok=True)
             return False

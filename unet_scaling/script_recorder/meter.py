@@ -39,7 +39,7 @@ PASSES_IN_UPDATE = "the optimizer's update ran the passes itself: where sync end
 UNEQUAL_WORK = "the workers had unequal numbers of batches or samples"
 # The workers exchange the place of a fault in this list; the last one named stands for all.
 FAULTS = ("", NO_MODEL, NO_LENGTH, OTHER_LENGTH, NOT_ONE_FORWARD, PASSES_IN_UPDATE, EVALUATED_ALWAYS)
-# Of the sample of single steps, which has to be a sample, but not to be drawn again.
+# Draws which single steps are kept; it need not differ between runs.
 SAMPLE_SEED = 0
 
 
@@ -68,7 +68,7 @@ class LoopHooks(Marks):
     """Marks the phases of a hand-written training loop, by hooks on its model and optimizer."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
-        # Those of Fabric and Accelerate hold the optimizer that updates, and call no hooks.
+        # Optimizers of Fabric and Accelerate wrap the one that updates, and call no hooks.
         while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
             optimizer = optimizer.optimizer  # type: ignore[attr-defined]
         self._model = model
