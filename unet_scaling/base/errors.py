@@ -65,7 +65,7 @@ class UserError(Exception):
 
 @contextmanager
 def or_user_error(problem: str, cure: str = "", code: int = EXIT_USAGE) -> Iterator[None]:
-    """Let an OSError inside become a UserError: what cannot be done, why, and what helps."""
+    """Turn an OSError inside into a UserError that tells the problem, its reason and its cure."""
     try:
         yield
     except OSError as error:
@@ -134,7 +134,7 @@ def run_program(main: Callable[[], int | None]) -> None:
 
 
 def run_worker(main: Callable[[], int | None]) -> None:
-    """As `run_program`, for a process that belongs to a group of workers: it leaves at once.
+    """Run `main` as `run_program` does, in a process of a group of workers, which leaves at once.
 
     The interpreter's own clean-up is left out on purpose. After a failure it would wait for workers
     that wait for this one; after success it can abort in the threads of the communication library

@@ -221,7 +221,7 @@ class StepBatches(Iterator[Batch]):
         return next(self._batches)
 
     def load_ahead(self, clock: Clock) -> None:
-        """On a GPU, load the batch after the one that was taken, also that of the next step.
+        """Load the batch after the one that was taken, on a GPU; also that of the next step.
 
         To be called once the forward pass is queued: the GPU computes meanwhile, and no gradient is being
         averaged yet, so that no framework's averaging is taken for loading.

@@ -246,7 +246,7 @@ def _require_one_image(file: tifffile.TiffFile) -> None:
 
 
 def _require_read(page: tifffile.TiffPage, mask: bool) -> None:
-    """Raise _UnreadError for what is not read of TIFF, with what to save instead."""
+    """Raise _UnreadError, which says what to save instead, for kinds of TIFF that are not read."""
     compression = page.compression
     photometric = page.photometric
     subsampled = photometric == PHOTOMETRIC.YCBCR and compression != COMPRESSION.JPEG

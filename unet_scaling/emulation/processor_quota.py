@@ -43,7 +43,7 @@ SLICE_MICROSECONDS = 5_000
 
 @dataclass(frozen=True)
 class ProcessorQuota:
-    """The control group of this worker: `cores` of the machine that is stood for, on `processors` of this."""
+    """The control group of this worker: `cores` of the emulated machine, on `processors` of this one."""
 
     folder: Path
     cores: int

@@ -1,4 +1,4 @@
-"""Every fact that records tell of a run, once: its value, who must agree in it, what answers for it.
+"""The table of facts: for each, how records tell it, which runs must agree in it, and who reports it.
 
 From this table follow whether an attempt goes on from those before it (unet_scaling/run), which runs and
 attempts the report leaves out, the header rows of the fairness table, what differs between two studies, and
@@ -19,7 +19,7 @@ from unet_scaling.study.frameworks import FRAMEWORK_TITLES, WRAPPER_PACKAGES, Fr
 from unet_scaling.study.options import TASK_SWITCHES, HorovodKnobs
 
 FactGroup = Literal["data", "software", "machine", "environment"]
-# Rows of the fairness table that answer for facts.
+# Rows of the fairness table that tell whether facts agree.
 WEIGHTS = "same initial weights"
 BATCHES = "same batches"
 # The samples of a task that a file defines may be no images.
@@ -62,14 +62,14 @@ LONGEST_SHOWN_CHARACTERS = 60
 
 @dataclass(frozen=True)
 class Fact:
-    """A thing that the records tell of a run; its value is None where they do not.
+    """A fact that the records tell of a run; its value is None where they do not.
 
     `same`: runs that SAME gives one key have to agree in it; empty: they may differ, and are not refused.
     `stands`: the value that counts where runs differ, however few have it; empty: that of most.
-    `row` of the fairness table answers for it; a value that is not `sound` proves nothing. `each` gives the
-    single values of a set; where sets may differ, the arms have to share most of them. Facts of all groups
-    but "data" are told by scripts, too. `anew`: an attempt that differs in it begins anew, since what was
-    changed is the user's; another machine or software may be a mistake. A name `of_samples` ends in what the
+    `row` of the fairness table tells whether it agrees; a value that is not `sound` proves nothing. `each`
+    gives the single values of a set; where sets may differ, the arms have to share most of them. Facts of all
+    groups but "data" are told by scripts, too. `anew`: an attempt that differs in it begins anew, since the
+    user has changed it; another machine or software may be a mistake. A name `of_samples` ends in what the
     data consist of.
     """
 

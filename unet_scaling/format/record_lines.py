@@ -40,7 +40,7 @@ class WorkerFacts(StrictModel):
     device: str = Field(description="'cpu' or the name of the GPU")
     device_uuid: str = Field(description="of the GPU; empty for a CPU worker")
     cores: list[NonNegativeInt] = Field(
-        description="that this process may run on; on a dilated cluster those of the host that is stood for"
+        description="that this process may run on; on a dilated cluster those of the emulated host"
     )
     threads: PositiveInt = Field(description="of one operation")
     allocator: dict[str, str] | None = Field(
@@ -76,7 +76,7 @@ class Provenance(StrictModel):
     )
     link_rate: str | None = Field(
         None,
-        description="of each host's link, as the machine has it that is stood for; none where not limited",
+        description="of each host's link on the emulated machine; none where not limited",
     )
     workers: list[WorkerFacts]
 
@@ -216,7 +216,7 @@ class QuotaFacts(StrictModel):
     """The quota of one worker of a dilated cluster in an epoch: what it used, and how busy the machine was.
 
     Seconds of waiting are divided by the dilation, as all durations. CPU seconds are not: a quota of a k-th
-    of a core gives as many in k seconds as the core that is stood for in one.
+    of a core gives as many in k seconds as the emulated core in one.
     """
 
     used_seconds: Duration = Field(description="CPU seconds of the worker and its loader processes")

@@ -1,6 +1,6 @@
 """The torch of this environment, and the GPUs that it gives to the workers of this machine.
 
-What workers get is what torch itself says. It is asked in a process of its own, which uses each GPU once: a
+Torch itself is asked what workers get, in a process of its own that uses each GPU once: a
 driver that is too old, or a GPU that another process holds, is one sentence before anything is launched.
 Imported on login nodes: needs no torch. `python -m unet_scaling.group.gpus` prints the number of GPUs.
 """
@@ -158,7 +158,7 @@ def use_gpu(index: int) -> None:
 
 
 def _cuda_trouble(which: str, text: str) -> str:
-    """Return which GPUs cannot be used, what torch says of it, and what helps, in one line."""
+    """Return in one line which GPUs cannot be used, the error of torch, and the cure."""
     numbered = re.search(r"Error \d+: .*", text)
     said = numbered.group() if numbered else text.splitlines()[0].partition(". ")[0]
     cure = next(cure for pattern, cure in CUDA_CURES.items() if re.search(pattern, said))

@@ -108,7 +108,7 @@ class Batcher:
 
 @dataclass
 class Service:
-    """Answers requests: POST / makes a mask, GET / says what is served and counts what was."""
+    """Answers requests: POST / makes a mask, GET / tells the network and the number of requests."""
 
     run: Path
     batcher: Batcher

@@ -206,7 +206,7 @@ class Gpu:
         return sorted(found)
 
     def _other_memory_bytes(self) -> int | None:
-        """Return what is in use, less what this process has; None where the driver does not list it.
+        """Return the memory that other processes use; None where the driver does not list this process.
 
         In a container processes have other numbers than the driver's.
         """

@@ -457,7 +457,7 @@ class StartupClock:
     def startup(self, group: Group) -> Startup | None:
         """Return the parts of all workers, alike on all.
 
-        None of a slowed machine: workers start without a quota, at no speed of the one that is stood for.
+        None of a slowed machine: workers start without a quota, at another speed than the emulated one.
         """
         assert tuple(self._ends) == STARTUP_COLUMNS, f"parts {list(self._ends)}, not {STARTUP_COLUMNS}"
         own = np.diff(np.array([self._begun, *self._ends.values()], dtype=np.float64))

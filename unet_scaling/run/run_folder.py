@@ -1,4 +1,4 @@
-"""The folder of a run: what to train is read from it, what happened is written into it.
+"""The folder of a run: its configuration is read from it, records and results are written into it.
 
 config.json                    what to train; written by the submission
 run.jsonl                     the record of the newest attempt

@@ -49,13 +49,13 @@ class Marks:
     clock: epoch_meter.Clock = epoch_meter.NO_CLOCK
 
     def listen(self, evaluates: Callable[[], None], trains: Callable[[], None]) -> None:
-        """Call these where a pass of an evaluation begins, and where one of training does."""
+        """Call `evaluates` where a pass of an evaluation begins, and `trains` where one of training does."""
 
     def begin(self, clock: epoch_meter.Clock) -> None:
         """Mark the phases of an epoch on this clock from now on."""
         self.clock = clock
 
-    def fault(self, batches: int) -> str:  # noqa: ARG002, whoever marks by hooks has to compare
+    def fault(self, batches: int) -> str:  # noqa: ARG002, used where hooks mark the phases
         """Return why the phases of so many batches are not those of steps; empty where they are."""
         return ""
 

@@ -62,7 +62,7 @@ class TaskFunctions:
 
     @contextmanager
     def inside(self, name: str, watched: bool = True) -> Iterator[None]:
-        """Blame this function of the file for an exception, and for random numbers that are no seed's."""
+        """Name this function in the error of an exception inside, or of random numbers without a seed."""
         before = _generators(name) if watched and self.watches_generators else {}
         try:
             yield

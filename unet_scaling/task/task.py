@@ -262,7 +262,7 @@ def mean(ious: Iterable[float | None]) -> float | None:
 def finite_counts(counts: Tensor, outputs: Iterable[Tensor]) -> Tensor:
     """Return the counts of a sample, or `NOT_FINITE` where an output is NaN or infinite.
 
-    It does not wait for the device. Minus infinity is what a model may mean, of what it rules out.
+    It does not wait for the device. Minus infinity is allowed: a model rules something out by it.
     """
     for output in outputs:
         counts = torch.where((output < torch.inf).all().to(counts.device), counts, NOT_FINITE)
