@@ -14,13 +14,14 @@
 
 Writes to the report folder:
   report.html      the report: one file that needs nothing else, to be opened in a browser
-  summary.csv      one row per point: throughput, speed-up, efficiency, deviation, IoU, with intervals
-  runs.csv, epochs.csv, evaluations.csv, comparison.csv, iou.csv, cost.csv, predictions.csv, ...
+  summary.csv      one row per point: throughput, speed-up, efficiency, IoU, time, cost, with intervals
+  comparison.csv   one row per point that both frameworks have: which is faster, and whether IoU is equal
+  runs.csv, epochs.csv, budget.csv, predictions.csv, ...
                    the tables behind it; docs/columns.md explains every column
   summary.md       the answer and the points as a table, for papers
   summary.json     answers, verdicts, points, checks, runs left out and why, and provenance, for programs
   STUDY.toml       the study file, put together from the records: submit it to measure again
-  scaling.svg      the overview picture, and every other figure; each also as PNG
+  scaling.svg      the overview picture, and every other figure
 and prints the answer, the points, what was left out, the recommendation and the verdict. It may be
 repeated at any time: runs that are not complete are left out and listed.
 """

@@ -1,7 +1,7 @@
 """The tables of a study, as every other module of the analysis takes them."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -278,6 +278,14 @@ class StudyKind:
     def called(self) -> str:
         """What its runs are, in a word or a few."""
         return self.restricted or "measured"
+
+    def told(self, sections: Iterable[str]) -> list[str]:
+        """Return which of these sections of the report have something to say."""
+        return [section for section in sections if section not in self.silent]
+
+    def marked(self, words: str) -> str:
+        """Return words on its runs, followed by what these are where that has to be said."""
+        return f"{words} ({self.restricted})" if self.restricted else words
 
     def learned(self, words: str) -> str:
         """Return what is said of what was learned, or why nothing was."""

@@ -22,13 +22,13 @@ from analysis.study import (
     RECOMMENDED_REPEATS,
     SECONDS_PER_HOUR,
     Names,
-    Study,
     StudyKind,
     bounded,
 )
 from unet_scaling.base.texts import CALLED
 from unet_scaling.base.texts import clean as clean
 from unet_scaling.base.texts import count as count
+from unet_scaling.format.record_lines import Header, ScriptHeader
 from unet_scaling.study.frameworks import FRAMEWORK_ROWS
 
 UNKNOWN = "—"
@@ -193,9 +193,9 @@ def page(template: str, **values: object) -> str:
     return _environment(is_page=True).get_template(f"{template}.html.jinja").render(**values)
 
 
-def device_of(study: Study) -> str:
+def device_of(headers: Mapping[str, Header]) -> str:
     """Return what a worker is called: "GPU" where the header of every used run names one for each worker."""
-    devices = [worker.device for header in study.headers.values() for worker in header.workers]
+    devices = [worker.device for header in headers.values() for worker in header.workers]
     return "GPU" if devices and "cpu" not in devices else "worker"
 
 
@@ -278,16 +278,16 @@ def after(words: str, text: str) -> str:
     return f"{capitalised(words)}: {text}" if words else text
 
 
-def restriction_notes(study: Study) -> list[str]:
+def restriction_notes(headers: Mapping[str, Header], scripts: Mapping[str, ScriptHeader]) -> list[str]:
     """Return what to know of every number of a restricted study."""
-    scripts = dict.fromkeys(
+    names = dict.fromkeys(
         f"{header.script} {header.script_sha256[:16]}" if header.script_sha256 else "typed"
-        for header in study.scripts.values()
+        for header in scripts.values()
     )
-    emulated = [header for header in study.headers.values() if header.is_emulated]
+    emulated = [header for header in headers.values() if header.is_emulated]
     profiles = {header.compute.sha256: header.compute for header in emulated if header.compute}
     slowed = {
         f"k = {header.dilation or 1:g}, link {header.link_rate or 'not limited'}" for header in emulated
     }
-    values = {"scripts": list(scripts), "profiles": profiles.values(), "slowed": sorted(slowed)}
+    values = {"scripts": list(names), "profiles": profiles.values(), "slowed": sorted(slowed)}
     return lines("notes", said="restricted", **values)

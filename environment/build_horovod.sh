@@ -7,6 +7,7 @@ set -euo pipefail
 venv=$1 mpi=$2 cache=$3 log=$4 toolkit=$5
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH="$venv/bin:$PATH"
+source "$root/environment/with_clock.sh"
 if [ "$mpi" = intel ]; then export I_MPI_ROOT="$venv"; fi
 
 fail() {
@@ -58,20 +59,33 @@ install_wheel() {
         fail "the Horovod wheel in $kept cannot be installed; see $log"
 }
 
-if compgen -G "$kept/horovod-*.whl" >/dev/null; then
+is_built() { compgen -G "$kept/horovod-*.whl" >/dev/null; }
+take_built_wheel() {
     echo "==> Horovod: taking the wheel built before ($kept)"
     install_wheel
     exit 0
-fi
-
-mkdir -p "$cache"
-work=$(mktemp -d "$cache/.build.XXXXXX")
-builder=
-cleanup() {
-    if [ -n "$builder" ]; then kill -- "-$builder" 2>/dev/null || true; fi
-    rm -rf "$work"
 }
-trap cleanup EXIT
+if is_built; then take_built_wheel; fi
+
+# One builds, and others wait for its wheel: the lock goes with the process, however it ends.
+mkdir -p "$cache"
+exec 9>"$kept.lock"
+locked=0
+flock --nonblock 9 2>>"$log" || locked=$?
+if [ "$locked" -eq 1 ]; then
+    echo "==> Horovod: another installation builds this wheel; waiting for it"
+    if with_clock "$log" flock 9; then locked=0; fi
+    if is_built; then take_built_wheel; fi
+fi
+if [ "$locked" -eq 0 ]; then
+    work=$kept.build
+    rm -rf "$work" # of a build that was killed
+    mkdir "$work"
+else
+    # No locks here: each builds for itself.
+    work=$(mktemp -d "$kept.build.XXXXXX")
+fi
+trap 'stop_running; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
 echo "==> Horovod: fetching the source and checking its hash"
@@ -110,24 +124,8 @@ fi
 
 echo "==> Horovod: building against $mpi for $workers with $MAKEFLAGS (2 to 10 minutes; log: $log)"
 begin=$SECONDS
-# A process group of its own, so that an interrupt ends the compilers too.
-set -m
-pip wheel --disable-pip-version-check --no-deps --no-build-isolation --verbose \
-    --wheel-dir "$work/wheel" "$source" >>"$log" 2>&1 &
-builder=$!
-set +m
-shown=0
-while kill -0 "$builder" 2>/dev/null; do
-    sleep 1
-    if [ $((SECONDS - begin - shown)) -ge 20 ]; then
-        shown=$((SECONDS - begin))
-        printf '    %3d s  %s\n' "$shown" "$(grep -oE '^ *\[ *[0-9]+%\]' "$log" | tail -n 1 | tr -d ' ')"
-    fi
-done
-status=0
-wait "$builder" || status=$?
-builder=
-if [ "$status" -ne 0 ]; then
+if ! with_clock "$log" pip wheel --disable-pip-version-check --no-deps --no-build-isolation --verbose \
+    --wheel-dir "$work/wheel" "$source"; then
     grep -E 'error:|CMake Error|fatal' "$log" | head -n 5 >&2 || true
     fail "Horovod did not build against $mpi; the whole output is in $log"
 fi
@@ -148,8 +146,13 @@ patchelf --set-rpath "$origin" "$library"
     fi
     printf '\n'
 } >"$(dirname "$(dirname "$library")")/toolchain.txt"
+# Horovod's setup packs its source and build folders, too: 81 MB, and a package named `build` in every environment.
+unpacked=$(dirname "$(dirname "$(dirname "$library")")")
+find "$unpacked" -mindepth 1 -maxdepth 1 ! -name horovod ! -name '*.dist-info' -exec rm -rf {} +
+printf 'horovod\n' >"$(echo "$unpacked"/*.dist-info)/top_level.txt"
+find "$unpacked/horovod" -name '*.so' -exec strip --strip-unneeded {} +
 mkdir "$work/packed"
-python -m wheel pack --dest-dir "$work/packed" "$(dirname "$(dirname "$(dirname "$library")")")" >>"$log" 2>&1
+python -m wheel pack --dest-dir "$work/packed" "$unpacked" >>"$log" 2>&1
 # Another installation may have finished the same build meanwhile; either wheel will do.
 mv -T "$work/packed" "$kept" 2>/dev/null || compgen -G "$kept/horovod-*.whl" >/dev/null
 install_wheel

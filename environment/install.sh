@@ -24,7 +24,8 @@ hash-checked source. May be run again at any time: what is there already is not 
                          needs no root and no GPU; CUDA 13 or newer
 
 variables
-  PYTHON               the interpreter to build on (default: python3; 3.11, 3.12 or 3.13)
+  PYTHON               the interpreter to build on (default: the first of python3, python3.13, python3.12
+                       and python3.11 that is 3.11, 3.12 or 3.13)
   CXX                  the C++ compiler to build Horovod with (default: g++; GCC 9 or newer)
   TORCH_SPEC           the torch to install (default: torch==2.13.0): another version that pyproject.toml
                        allows, a build such as torch==2.13.0+cpu where an index serves it, or a wheel's path
@@ -43,6 +44,7 @@ say() { printf '==> %s\n' "$1"; }
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
+source environment/with_clock.sh
 # The names of pyproject.toml's optional packages, without those of tests: "lightning accelerate ..."
 allowed=$(sed -n '/^\[project.optional-dependencies\]/,/^\[tool/s/^\([a-z_]*\) = \[.*/\1/p' pyproject.toml | grep -vx test | xargs)
 
@@ -88,7 +90,6 @@ done
 venv=$root/.venv
 log=$root/build/install.log
 cache=${UNET_SCALING_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/unet-scaling}
-python=${PYTHON:-python3}
 torch_spec=${TORCH_SPEC:-torch==2.13.0}
 mkdir -p "$root/build"
 
@@ -102,9 +103,23 @@ done
 # Whatever a pip.conf says.
 export PIP_USER=no
 
-command -v "$python" >/dev/null || fail "PYTHON=$python is not found; set it to a Python 3.11, 3.12 or 3.13"
-"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' >/dev/null 2>&1 ||
-    fail "PYTHON=$python is $("$python" --version 2>&1 | tail -n 1); set it to a Python 3.11, 3.12 or 3.13"
+# RHEL 8 and 9 and Ubuntu 22.04 have an older python3, with a newer one beside it under its own name.
+fits() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' >/dev/null 2>&1; }
+version_of() { "$1" --version 2>&1 | tail -n 1; }
+if [ -n "${PYTHON:-}" ]; then
+    python=$PYTHON
+    command -v "$python" >/dev/null || fail "PYTHON=$python is not found; set it to a Python 3.11, 3.12 or 3.13"
+    fits "$python" || fail "PYTHON=$python is $(version_of "$python"); set it to a Python 3.11, 3.12 or 3.13"
+else
+    for python in python3 python3.13 python3.12 python3.11 ''; do
+        if [ -z "$python" ]; then
+            found=$(version_of python3)
+            fail "python3 is ${found:-not found}, and there is no python3.13, python3.12 or python3.11; load or install one, or set PYTHON to its path"
+        fi
+        if fits "$python"; then break; fi
+    done
+    [ "$python" = python3 ] || say "python3 is $(version_of python3); taking $python"
+fi
 
 # Of a pre-release, as in NVIDIA's containers, the release counts. What names no version is left to pip.
 allowed_torch=$(sed -n 's/.*"\(torch>=[^"]*\)".*/\1/p' pyproject.toml)
@@ -180,7 +195,8 @@ fi
 # What the installation relies on is tried in seconds, before anything is downloaded. Not in /tmp, where
 # programs may be forbidden.
 trial=$(mktemp -d "$root/build/trial.XXXXXX")
-trap 'rm -rf "$trial"' EXIT
+trap 'stop_running; rm -rf "$trial"' EXIT
+trap 'exit 130' INT TERM
 compile() { "$@" -x c++ - -o "$trial/program" >"$trial/said" 2>&1; }
 reason() {
     { grep -m 1 -iE 'error|not found|no such|cannot' "$trial/said" || grep -m 1 . "$trial/said" ||
@@ -220,8 +236,8 @@ TEXT
 fi
 
 pip_install() {
-    if ! "$venv/bin/pip" install --disable-pip-version-check --progress-bar off \
-        --constraint environment/constraints.txt "$@" >>"$log" 2>&1; then
+    if ! with_clock "$log" "$venv/bin/pip" install --disable-pip-version-check --progress-bar off \
+        --constraint environment/constraints.txt "$@"; then
         grep -iE '^ *error|no space|no matching' "$log" | tail -n 3 >&2 || true
         fail "pip could not install $*; the whole output is in $log"
     fi

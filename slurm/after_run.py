@@ -7,13 +7,13 @@ run, 70 for a diverged one, 75 for one that stopped in order and is not started 
 failed one.
 """
 
-import os
 from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 
-from slurm.scheduler import Slurm, UnreachableError
+from slurm.scheduler import get_scheduler
+from slurm.scheduler.protocol import UnreachableError
 from slurm.states import read_submission
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import (
@@ -56,13 +56,15 @@ def main() -> int:
         submission = read_submission(folder)
     except UserError:  # a damaged file is no reason not to start the run again
         submission = None
-    # An attempt that dies before it opens its record leaves the one before: Slurm's count has it too.
-    starts = int(os.environ.get("SLURM_RESTART_COUNT") or 0) + 1
-    if may_be_tried_again(folder, starts, submission.earlier if submission else 0):
-        slurm = Slurm(keep=tuple(submission.keep_variables) if submission else ())
-        job = os.environ.get("SLURM_JOB_ID", "")
+    # From within a job its cluster is not named: it is the one that is asked.
+    scheduler = get_scheduler()
+    if submission:
+        scheduler = get_scheduler(submission.scheduler, keep_variables=submission.keep_variables)
+    job, restarts = scheduler.this_job()
+    # An attempt that dies before it opens its record leaves the one before: the count of starts has it too.
+    if may_be_tried_again(folder, restarts + 1, submission.earlier if submission else 0):
         try:
-            slurm.requeue(job)  # a few times where Slurm is away
+            scheduler.requeue(job)  # a few times where Slurm is away
         except (UserError, UnreachableError) as error:  # a site may not allow it
             _print(f"not requeued: {error}")
         else:

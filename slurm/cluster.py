@@ -15,117 +15,40 @@ from pydantic import (
     model_validator,
 )
 
-from slurm.scheduler import Slurm
+from slurm.scheduler import DEFAULT_SCHEDULER, SCHEDULERS, get_scheduler
+from slurm.scheduler.protocol import Scheduler
+from slurm.scheduler.sbatch_options import as_one_word, refuse_gpu_binding
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.validation import Allowed, StrictModel, read_toml, validated
 from unet_scaling.study.config import PROJECT
 
-# What to do instead of setting an option, and the options that the submission sets so itself.
-_CURES = {
-    "use `account`": ("account",),
-    "`repeats` of the study gives further launches": ("array",),
-    "a job starts in the folder of its run": ("chdir",),
-    "use `cluster_name`": ("cluster", "clusters"),
-    "use `cores_per_worker`": ("cpus-per-gpu", "cpus-per-task", "overcommit"),
-    "output.log in the folder of the run takes all output": ("error", "open-mode", "output"),
-    "use the table `environment`": ("export", "export-file"),
-    "submit as the user whose jobs they are": ("gid", "uid"),
-    "use `gpus_per_node` and `gres`": ("gpus", "gpus-per-node", "gpus-per-socket", "gres", "tres-per-task"),
-    "use `gpus_per_node`; a worker that sees its own GPU alone may lack peer-to-peer with others": (
-        "gpus-per-task",
-    ),
-    "the job would not be submitted": ("help", "usage", "version"),
-    "the submission finds its jobs by their names": ("job-name",),
-    "it follows from `workers` of the study and `gpus_per_node`": (
-        "nodes", "ntasks", "ntasks-per-gpu", "ntasks-per-node", "ntasks-per-tres", "tasks-per-node",
-    ),
-    "the submission writes the script and reads sbatch's answer": ("parsable", "wrap"),
-    "use `partition`": ("partition",),
-    "use `requeue`": ("no-requeue", "requeue"),
-    "use `stop_seconds`": ("signal",),
-    "use --dry-run of unet-scaling submit": ("test-only",),
-    "use `time`": ("time", "time-min"),
-    "use --wait of unet-scaling submit": ("wait",),
-}  # fmt: skip
-OWN_OPTIONS = {name: cure for cure, names in _CURES.items() for name in names}
-LONG_NAMES = {
-    "A": "account", "a": "array", "D": "chdir", "M": "clusters", "c": "cpus-per-task", "e": "error",
-    "G": "gpus", "h": "help", "J": "job-name", "N": "nodes", "n": "ntasks", "O": "overcommit", "o": "output",
-    "p": "partition", "t": "time", "u": "usage", "V": "version", "W": "wait",
-}  # fmt: skip
-# Short options of sbatch without a value: the next letter would be an option of its own.
-SHORT_FLAGS = "hsuvHIOQVW"
-# Long options without a value, or with one that may be left out, as that of -k.
-FLAGS = (
-    "consolidate-segments", "contiguous", "disable-stdout-job-summary", "exclusive", "get-user-env", "hold",
-    "ignore-pbs", "immediate", "nice", "no-kill", "oom-kill-step", "oversubscribe", "propagate", "quiet",
-    "reboot", "share", "spread-job", "spread-segments", "stepmgr", "use-min-nodes", "verbose",
-)  # fmt: skip
-
-
-# Of sbatch or srun, short or whole: what shows a task some of its node's GPUs alone.
-BINDS_GPUS = re.compile(
-    r"--((gpus|tres)-per-t[a-z]*|(gpu-b|tres-b)[a-z]*[= ](gres/gpu:)?(?!(v(erbose)?,)?n(one)?(\s|$)))\S*"
-)
-
-
-def without_gpu_binding(words: list[str]) -> list[str]:
-    """Return the words of a command; raises ValueError where they hide GPUs of its node from a worker."""
-    found = BINDS_GPUS.search(" ".join(words))
-    if found:
-        raise ValueError(
-            f"{found.group()!r} hides GPUs of its node from a worker, which can take peer-to-peer away: "
-            "leave it out, or write --gpu-bind=none; each worker takes the GPU of its local rank"
-        )
-    return words
-
-
-def free_option(option: str) -> str:
-    """Return the option; raises ValueError where it is none of sbatch, or one that the submission sets.
-
-    sbatch reads #SBATCH lines with getopt_long: a long name may be cut short as long as it stays unique, and
-    short options may be joined with each other and with their value.
-    """
-    matched = re.fullmatch(r"--([A-Za-z][A-Za-z0-9-]*)(=.*)?|-([A-Za-z])(.*)", option)
-    if matched is None:
-        raise ValueError(f"{option!r} is not an option of sbatch: write '--NAME=VALUE', '--NAME' or '-X'")
-    long, value, letter, rest = matched.groups()
-    if letter:
-        own = LONG_NAMES.get(letter)
-        is_flag = letter in SHORT_FLAGS or letter == "k"
-    else:  # of the names that this may be the beginning of, itself is the shortest
-        own = min((name for name in OWN_OPTIONS if name.startswith(long)), key=len, default=None)
-        is_flag = any(flag.startswith(long) for flag in FLAGS)
-    if letter and letter in SHORT_FLAGS and rest:
-        raise ValueError(f"{option!r} joins several options: write each by itself")
-    if own is not None:
-        raise ValueError(f"{option!r} sets --{own}, as the submission does: {OWN_OPTIONS[own]}")
-    if not (is_flag or value or rest):
-        raise ValueError(f"{option!r} would take the next option as its value: write --NAME=VALUE or -XVALUE")
-    return option
-
-
-# What may stand in a #SBATCH line: a newline there would end the comment and run as shell.
+# What may stand in an option of a job script: a newline there would end the comment and run as shell.
 OPTION_PATTERN = r"^[A-Za-z0-9._,:+/=@%\[\]-]+$"
-SBATCH_PATTERN = r"^[A-Za-z0-9._,:+/=@%\[\]&|()*-]+$"
+SCHEDULER_OPTION_PATTERN = r"^[A-Za-z0-9._,:+/=@%\[\]&|()*-]+$"
 TIME_LIMIT_PATTERN = r"^(\d+-)?\d+(:\d+){0,2}$"
 Option = Annotated[
     str,
     Field(pattern=OPTION_PATTERN),
     Allowed("a text of letters, digits and . _ , : + / = @ % [ ] - without spaces"),
 ]
-SbatchOption = Annotated[
-    str,
-    Field(pattern=SBATCH_PATTERN),
-    Allowed("one option with its value, of letters, digits and . _ , : + / = @ % [ ] & | ( ) * -"),
-    BeforeValidator(lambda value: as_one_word(value) if isinstance(value, str) else value),
-    AfterValidator(free_option),
-]
 Variable = Annotated[
     str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$"), Allowed("a name of capital letters, digits and _")
 ]
 Word = Annotated[
     str, Field(pattern=r"^[^\x00-\x1f\x7f]+$"), Allowed("a text without line breaks and control characters")
+]
+
+
+def _check_option(option: str, info: ValidationInfo) -> str:
+    return SCHEDULERS[info.data.get("scheduler", DEFAULT_SCHEDULER)].check_option(option)
+
+
+SchedulerOption = Annotated[
+    str,
+    Field(pattern=SCHEDULER_OPTION_PATTERN),
+    Allowed("one option with its value, of letters, digits and . _ , : + / = @ % [ ] & | ( ) * -"),
+    BeforeValidator(lambda value: as_one_word(value) if isinstance(value, str) else value),
+    AfterValidator(_check_option),
 ]
 TimeLimit = Annotated[
     str,
@@ -138,13 +61,16 @@ DAY_SECONDS = 24 * 3600
 class Cluster(StrictModel):
     """A TOML file of slurm/clusters/: the only place, besides environment/load.sh, that knows a site."""
 
+    scheduler: Literal[tuple(SCHEDULERS)] = Field(  # type: ignore[valid-type]
+        DEFAULT_SCHEDULER, description="what jobs are submitted to", examples=["slurm"]
+    )
     launcher: Literal["srun", "mpiexec"] = Field(
         description="what starts the workers, the same for all frameworks", examples=["srun"]
     )
     launcher_command: list[Word] = Field(
         [], description="instead of the launcher's plain name", examples=[["$MPIEXEC"]]
     )
-    launcher_arguments: Annotated[list[Word], AfterValidator(without_gpu_binding)] = Field(
+    launcher_arguments: Annotated[list[Word], AfterValidator(refuse_gpu_binding)] = Field(
         [], description="further arguments of the launcher", examples=[["--mpi=pmix"]]
     )
     gpus_per_node: PositiveInt = Field(description="workers on a full node: one per GPU", examples=[4])
@@ -171,7 +97,7 @@ class Cluster(StrictModel):
         False, description="before a study's first job, a job of half a minute tries the launch itself"
     )
     requeue: bool = Field(True, description="a run that stopped asks Slurm to start its job again")
-    options: Annotated[list[SbatchOption], AfterValidator(without_gpu_binding)] = Field(
+    options: list[SchedulerOption] = Field(
         [], description="further sbatch options", examples=[["--exclusive"]]
     )
     environment: dict[Variable, Word] = Field(
@@ -223,10 +149,9 @@ class Cluster(StrictModel):
         gpu, comma, others = self.gres.partition(",")
         return f"{gpu}:{workers}{comma}{others}"
 
-    @property
-    def slurm(self) -> Slurm:
-        """Return the Slurm to ask."""
-        return Slurm(self.cluster_name, tuple(self.keep_variables))
+    def get_scheduler(self) -> Scheduler:
+        """Return the scheduler to ask."""
+        return get_scheduler(self.scheduler, self.cluster_name, self.keep_variables)
 
     @property
     def limit_seconds(self) -> int:
@@ -246,16 +171,6 @@ class Geometry:
     workers: int
     nodes: int
     workers_per_node: int
-
-
-def as_one_word(option: str) -> str:
-    """Return an option as people copy it, such as `#SBATCH --constraint "a&b"`, as --constraint=a&b."""
-    matched = re.fullmatch(r" *(?:#SBATCH +)?(--[\w-]+|-[A-Za-z](?= ))(?:=| +|$)(.*)", option)
-    if matched is None:
-        return option
-    name, value = matched.groups()
-    quoted = re.fullmatch(r"(['\"])(.*)\1", value)
-    return f"{name}{'=' if name.startswith('--') and value else ''}{quoted.group(2) if quoted else value}"
 
 
 def read_cluster(path: Path) -> Cluster:

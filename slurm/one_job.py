@@ -10,7 +10,7 @@ from rich.console import Console
 
 from slurm.cluster import Cluster
 from slurm.render import program_script, write_script
-from slurm.scheduler import GONE, JobState, LimitError, RejectedError, UnreachableError, is_over
+from slurm.scheduler.protocol import GONE, JobState, LimitError, RejectedError, UnreachableError, is_over
 from unet_scaling.base.errors import UserError
 from unet_scaling.study.study_file import OUTPUT_NAME
 
@@ -41,17 +41,17 @@ def run_as_job(
     does not take it, or does not answer.
     """
     once = cluster.model_copy(update={"stop_seconds": 1, "requeue": False})
-    slurm = cluster.slurm
+    scheduler = cluster.get_scheduler()
     token = f"{name}.{folder.name}"
     path = write_script(folder, program_script(once, workers, program, folder, token))
     try:
-        job = slurm.submit(path, token)
+        job = scheduler.submit(path, token)
         console.print(f"{name}: job {job}, {workers} workers; output in {folder}/{OUTPUT_NAME}", markup=False)
         begin = time.monotonic()
         while True:
-            state = slurm.look_up({token: job})[token]
+            state = scheduler.look_up({token: job})[token]
             if state.state == GONE:
-                return slurm.ended([job]).get(token, state)
+                return scheduler.ended([job]).get(token, state)
             if is_over(state.state):
                 return state
             time.sleep(JOB_LOOK_SECONDS if time.monotonic() < begin + SOON_SECONDS else LATER_LOOK_SECONDS)
@@ -61,5 +61,5 @@ def run_as_job(
         raise UserError(f"the job of {name}, {path}: {error}") from None
     except BaseException:
         with suppress(UnreachableError, UserError):
-            slurm.cancel(token)
+            scheduler.cancel(token)
         raise

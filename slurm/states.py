@@ -9,12 +9,15 @@ from uuid import uuid4
 
 from pydantic import Field
 
-from slurm.scheduler import (
+from slurm.scheduler import DEFAULT_SCHEDULER, get_scheduler
+from slurm.scheduler.protocol import (
     GONE,
     INTERRUPTED_STATES,
+    RUNNING_STATES,
     UNCLEAR,
+    WAITING_STATES,
     JobState,
-    Slurm,
+    Scheduler,
     UnreachableError,
     is_over,
 )
@@ -29,13 +32,6 @@ from unet_scaling.study.study_file import JOB_NAME
 
 # "asking": Slurm's answer is not known, so that the job may exist. "limited": Slurm had no room for it.
 SubmissionStatus = Literal["asking", "queued", "rejected", "limited"]
-WAITING_STATES = (
-    "PENDING", "CONFIGURING", "EXPEDITING", "POWER_UP_NODE", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD",
-    "SPECIAL_EXIT", "RESV_DEL_HOLD",
-)  # fmt: skip
-RUNNING_STATES = (
-    "RUNNING", "COMPLETING", "SUSPENDED", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING", "UPDATE_DB",
-)  # fmt: skip
 # No request of sbatch waits so long in a controller: MessageTimeout is 10 s, at large sites up to 100 s.
 LATEST_JOB_SECONDS = 180.0
 
@@ -55,13 +51,13 @@ class Submission(StrictModel):
     shared: bool = False
     earlier: int = 0
     asked_at: float = 0.0
+    scheduler: str = DEFAULT_SCHEDULER
     cluster_name: str | None = None
     keep_variables: list[str] = Field([])
 
-    @property
-    def slurm(self) -> Slurm:
-        """Return the Slurm that was asked."""
-        return Slurm(self.cluster_name, tuple(self.keep_variables))
+    def get_scheduler(self) -> Scheduler:
+        """Return the scheduler that was asked."""
+        return get_scheduler(self.scheduler, self.cluster_name, self.keep_variables)
 
 
 def new_token(label: str, folder: Path) -> str:
@@ -131,15 +127,15 @@ class KnownJobs:
 
     def __init__(self, submissions: Iterable[Submission | None]) -> None:
         self._jobs: dict[str, JobState] = {}
-        self._silent: dict[Slurm, str] = {}
-        for slurm, group in _by_slurm(submissions).items():
+        self._silent: dict[Scheduler, str] = {}
+        for scheduler, group in _by_scheduler(submissions).items():
             try:
-                self._jobs |= slurm.queue().jobs
+                self._jobs |= scheduler.queue()
             except (UnreachableError, UserError) as error:
-                self._silent[slurm] = str(error)
+                self._silent[scheduler] = str(error)
                 continue
             absent = {each.token: each.job for each in group if each.job and each.token not in self._jobs}
-            ended = slurm.ended(job for job in absent.values() if job)
+            ended = scheduler.ended(job for job in absent.values() if job)
             self._jobs |= {token: ended[token] for token in absent if token in ended}
         self._live = {base_of(name): job for name, job in self._jobs.items() if not is_over(job.state)}
 
@@ -148,14 +144,13 @@ class KnownJobs:
         job = self._jobs.get(submission.token)
         if job is None or is_over(job.state) or job.state == GONE:
             job = self._live.get(base_of(submission.token), job)
-        if job is None and submission.slurm in self._silent:
-            return JobState(UNCLEAR, f"Slurm does not answer: {self._silent[submission.slurm]}")
-        return job
+        silence = self._silent.get(submission.get_scheduler())
+        return JobState(UNCLEAR, f"Slurm does not answer: {silence}") if job is None and silence else job
 
     def look_up(self, doubtful: Iterable[Submission]) -> None:
         """Ask for each of these very jobs."""
-        for slurm, group in _by_slurm(doubtful).items():
-            found = slurm.look_up({each.token: each.job for each in group})
+        for scheduler, group in _by_scheduler(doubtful).items():
+            found = scheduler.look_up({each.token: each.job for each in group})
             for each in group:
                 may_come = abs(time.time() - each.asked_at) <= LATEST_JOB_SECONDS
                 if found[each.token].state == GONE and each.job is None and may_come:
@@ -164,11 +159,11 @@ class KnownJobs:
             self._jobs |= found
 
 
-def _by_slurm(submissions: Iterable[Submission | None]) -> dict[Slurm, list[Submission]]:
-    groups: dict[Slurm, list[Submission]] = {}
+def _by_scheduler(submissions: Iterable[Submission | None]) -> dict[Scheduler, list[Submission]]:
+    groups: dict[Scheduler, list[Submission]] = {}
     for submission in submissions:
         if submission:
-            groups.setdefault(submission.slurm, []).append(submission)
+            groups.setdefault(submission.get_scheduler(), []).append(submission)
     return groups
 
 

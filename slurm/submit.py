@@ -15,7 +15,7 @@ from slurm.launch.more_repeats import add_repeats, next_block, note_changed_requ
 from slurm.launch.preflight import check_inputs, interval_text, iou_warnings, limit_node_hours, limit_text
 from slurm.launch.study_folder import Cancellation, StudyFolder, in_launch_order, locked, open_study_folder
 from slurm.render import SCRIPT_NAME, allocation_script, job_script, write_script
-from slurm.scheduler import LimitError, RejectedError, Slurm, UnreachableError
+from slurm.scheduler.protocol import LimitError, RejectedError, UnreachableError
 from unet_scaling.base.errors import EXIT_RESUME, EXIT_USAGE, UserError, required_module
 from unet_scaling.base.texts import clean, retry
 from unet_scaling.format.record import RECORD_NAME, attempt_records, set_launch_aside, take_launch_back
@@ -40,7 +40,7 @@ class BatchJob:
     script: Path
     token: str
     runs: Sequence[states.RunStatus]
-    slurm: Slurm
+    cluster: Cluster
     shared: bool = False
     force: Collection[str] = ()
 
@@ -58,6 +58,8 @@ class BatchJob:
         nothing left in the queue or named if it is, where the study is cancelled before or meanwhile.
         """
 
+        scheduler = self.cluster.get_scheduler()
+
         def announce(error: LimitError, pause: float) -> None:
             console.print(f"{self.label}: {error}; next try in {pause:.0f} s", markup=False, soft_wrap=True)
 
@@ -70,7 +72,7 @@ class BatchJob:
             ]
             self.note("asking")
             try:
-                return self.slurm.submit(self.script, self.token)
+                return scheduler.submit(self.script, self.token)
             except (RejectedError, LimitError) as error:
                 self.note("rejected" if isinstance(error, RejectedError) else "limited", reason=str(error))
                 for record in records:
@@ -80,7 +82,7 @@ class BatchJob:
         job = retry(ask, _pauses(limit_wait_seconds), LimitError, announce=announce)
         self.note("queued", job=job)
         console.print(f"{self.label}: job {job}", markup=False)
-        cancellation.take_back(self.slurm, self.token, job)
+        cancellation.take_back(scheduler, self.token, job)
 
     def note(self, answer: states.SubmissionStatus, *, job: str | None = None, reason: str = "") -> None:
         """Write into the folders of the runs what came of the job."""
@@ -100,8 +102,9 @@ class BatchJob:
                 shared=self.shared,
                 earlier=earlier,
                 asked_at=time.time(),
-                cluster_name=self.slurm.cluster,
-                keep_variables=list(self.slurm.keep),
+                scheduler=self.cluster.scheduler,
+                cluster_name=self.cluster.cluster_name,
+                keep_variables=self.cluster.keep_variables,
             )
             states.write_submission(run.folder, submission)
 
@@ -194,7 +197,8 @@ class Submitter:
         self.console.print(f"{self.folder.study.name}: {len(configs)} runs, {len(wanted)} to submit")
         if not wanted:
             return 0
-        for name in self.cluster.slurm.dropped_variables():
+        scheduler = self.cluster.get_scheduler()
+        for name in scheduler.dropped_variables():
             self.console.print(f"not passed to the job: {name} (keep_variables)", style="dim", markup=False)
         self._prepare_launch(wanted)
         room = max(0, self.cluster.max_queued - in_queue)
@@ -203,7 +207,7 @@ class Submitter:
             refused = {}
             for workers, script in {job.workers: job.script for job in jobs}.items():
                 try:
-                    self.cluster.slurm.try_out(script)
+                    scheduler.try_out(script)
                 except RejectedError as error:
                     refused[workers] = str(error)
         except UnreachableError as error:
@@ -264,7 +268,7 @@ class Submitter:
         for run in wanted:
             if run.submission and run.submission.status == "asking":
                 try:
-                    run.submission.slurm.cancel(run.submission.token)
+                    run.submission.get_scheduler().cancel(run.submission.token)
                 except UnreachableError as error:
                     text = f"{run.name} may be queued already, and Slurm does not answer: {error}"
                     raise LaterError(text, [each.name for each in wanted]) from None
@@ -330,12 +334,12 @@ class Submitter:
         token = states.new_token(f"{self.folder.study.name}.allocation", folder)
         script = self._allocation_script([run.run.config for run in wanted], folder, token)
         path = write_script(folder, script)
-        return BatchJob(folder.name, path, token, wanted, self.cluster.slurm, shared=True, force=self.force)
+        return BatchJob(folder.name, path, token, wanted, self.cluster, shared=True, force=self.force)
 
     def _job(self, run: states.RunStatus) -> BatchJob:
         token = states.new_token(run.name, run.folder)
         script = write_script(run.folder, self._job_script(run.run.config, token))
-        return BatchJob(run.name, script, token, [run], self.cluster.slurm, force=self.force)
+        return BatchJob(run.name, script, token, [run], self.cluster, force=self.force)
 
     def _job_script(self, config: RunConfig, token: str) -> str:
         return job_script(self.cluster, config, self.folder.resolved / config.run, token)

@@ -36,10 +36,14 @@ FEW_ROWS = 60
 # More words than these are prose.
 MOST_WORDS = 4
 # Tables of summary.json that have no file: a line per column, as of the files.
-TABLES_WITHOUT_FILE = ("checks", "diagnoses", "differences", "left_out", "network")
+TABLES_WITHOUT_FILE = (
+    "checks", "diagnoses", "differences", "evaluation_scores", "evaluations", "left_out", "network",
+)  # fmt: skip
 # Rows of the CSV files once more, and facts of the moment at which a prediction was written.
 LEFT_OUT = (
-    "summary.json.points", "summary.json.comparisons", "summary.json.iou",
+    "summary.json.points", "summary.json.comparisons", "summary.json.iou", "summary.json.cost",
+    "summary.json.iou_between_frameworks", "summary.json.top_accuracy",
+    "summary.json.top_accuracy_between_frameworks",
     "prediction.written_utc", "prediction.commit", "prediction.dirty", "prediction.sha256",
 )  # fmt: skip
 COMPARED = {

@@ -15,20 +15,20 @@ from rich.console import Console
 import slurm.commands.cancel
 import slurm.commands.status
 import slurm.commands.submit
-import slurm.scheduler
+import slurm.scheduler.slurm
 import slurm.states
 import slurm.submit
 import unet_scaling.base.texts
 from slurm.cluster import Cluster
 from slurm.launch.study_folder import Cancellation, StudyFolder
-from slurm.scheduler import CALL_SECONDS, Printed
+from slurm.scheduler.slurm import CALL_SECONDS, Printed
 from slurm.states import base_of
 from slurm.submit import Submitter
 from unet_scaling.study.config import StudyConfig
 
 # Whose time is the clock's.
 TIMED = (
-    slurm.scheduler, slurm.states, slurm.submit, slurm.commands.cancel, slurm.commands.status,
+    slurm.scheduler.slurm, slurm.states, slurm.submit, slurm.commands.cancel, slurm.commands.status,
     slurm.commands.submit, unet_scaling.base.texts,
 )  # fmt: skip
 
@@ -101,7 +101,7 @@ class PeerSlurm:
     def run(
         self, command: Sequence[str], environment: Mapping[str, str], folder: Path | None, stop_at: str
     ) -> Printed:
-        """In place of `slurm.scheduler.call_program`."""
+        """In place of `slurm.scheduler.slurm.call_program`."""
         self.clock.now += 0.05
         self.arrive()
         fault = self.faults.pop(0) if self.faults else ""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm.scheduler import GONE, JobState, Slurm
+from slurm.scheduler.protocol import GONE, JobState
+from slurm.scheduler.slurm import Slurm
 from slurm.states import KnownJobs, Submission, combine
 from tests.cluster import PROGRAM, VirtualCluster, assert_ok, bring_up, wait_until
 from unet_scaling.format.run_state import RunState

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.report.page import which_framework
+from analysis.report.exports import which_framework
 from tests.honest import Honest, write_honest
 from tests.invented_budgets import CAUSES, named_cause
 from tests.reports import report_of

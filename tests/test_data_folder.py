@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -105,8 +106,60 @@ def test_values_are_judged_over_the_whole_data_set_by_all_their_bits(tmp_path: P
         check_folder(tmp_path, ">600")
     for path in (tmp_path / "masks").iterdir():
         save(path, np.full((12, 16), 1, np.uint8))
-    with pytest.raises(UserError, match=r"every pixel is foreground under the rule 'nonzero'.*--foreground"):
+    with pytest.raises(
+        UserError, match=r"every pixel is foreground under the rule 'nonzero'; every mask holds 1"
+    ):
         check_folder(tmp_path)
+
+
+def test_a_cure_follows_from_all_masks_and_works(data: Command, tmp_path: Path) -> None:
+    """In most masks, those that are sampled among them, 4 objects are numbered, and in some 20 more."""
+    make_folder(tmp_path, count=70)
+    for number, path in enumerate(sorted((tmp_path / "masks").iterdir())):
+        mask = np.zeros((12, 16), np.uint8)
+        for value in range(1, 25 if number % 2 else 5):
+            mask[2 * (value // 8) : 2 * (value // 8) + 2, 2 * (value % 8) : 2 * (value % 8) + 2] = value
+        save(path, mask)
+    assert check_folder(tmp_path, None).foreground == ">0"
+    rule: list[str] = []
+    for _ in range(2):
+        code, _, error = data("check", tmp_path, *rule)
+        if code == 0:
+            break
+        cure = re.search(r"use --foreground '([^']+)'", error)
+        assert cure, error
+        rule = ["--foreground", cure[1]]
+    assert (code, rule) == (0, ["--foreground", ">0"])
+
+
+@pytest.mark.parametrize(
+    ("values", "rule"), [((1, 2), "nonzero"), ((1, 2), ">2"), ((5, 9), ">3"), ((5, 9), "<5"), ((0, 7), ">7")]
+)
+def test_where_no_pixel_or_every_one_counts_the_cure_divides_them(
+    data: Command, tmp_path: Path, values: tuple[int, int], rule: str
+) -> None:
+    make_folder(tmp_path, count=3)
+    for path in (tmp_path / "masks").iterdir():
+        mask = np.full((12, 16), values[0], np.uint8)
+        mask[:5] = values[1]
+        save(path, mask)
+    code, _, error = data("check", tmp_path, "--foreground", rule)
+    assert code == 65
+    cure = re.search(r"--foreground(?:, such as)? '([^']+)'", error)
+    assert cure, error
+    assert data("check", tmp_path, "--foreground", cure[1])[0] == 0
+
+
+def test_masks_of_one_value_have_no_rule_and_a_pattern_that_was_tried_is_not_proposed(
+    data: Command, tmp_path: Path
+) -> None:
+    make_folder(tmp_path, count=3)
+    for path in (tmp_path / "masks").iterdir():
+        save(path, np.zeros((12, 16), np.uint8))
+    assert "every mask holds 0 alone; export them anew" in data("check", tmp_path)[2]
+    code, _, error = data("check", tmp_path, "--names", "*:*_mask")
+    assert code == 65
+    assert "--names '*:*_mask' pairs no image with a mask ('p0.png' and 'p0.png'); name the pattern" in error
 
 
 @pytest.mark.parametrize(("objects", "rest", "given"), [(0, 255, "<1"), (0, 1, "<1"), (3, 250, "<128")])

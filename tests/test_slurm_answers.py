@@ -4,20 +4,16 @@ import itertools
 
 import pytest
 
-from slurm import states
-from slurm.scheduler import (
+from slurm.scheduler.protocol import (
     GONE,
-    LOST,
     OVER_STATES,
+    RUNNING_STATES,
     UNCLEAR,
+    WAITING_STATES,
     JobState,
-    Slurm,
     UnreachableError,
-    parse_job_id,
-    read_ended,
-    read_queue,
-    read_shown,
 )
+from slurm.scheduler.slurm import LOST, Slurm, parse_job_id, read_ended, read_queue, read_shown
 from slurm.states import KnownJobs, Submission, combine
 from unet_scaling.format.run_state import SUBMITTABLE, RunState
 
@@ -119,7 +115,7 @@ STATES = {
 def test_each_state_of_a_job_is_one_of_a_run(word: str, state: str) -> None:
     assert combine(RunState("waiting"), SUBMISSION, JobState(word)).state == state
     assert (state in SUBMITTABLE) == (word in (*OVER_STATES, GONE))
-    assert set(states.WAITING_STATES + states.RUNNING_STATES).isdisjoint(OVER_STATES)
+    assert set(WAITING_STATES + RUNNING_STATES).isdisjoint(OVER_STATES)
     complete = combine(RunState("complete"), SUBMISSION, JobState(word)).state
     assert complete == {"queued": "queued", "running": "running"}.get(
         state, "complete" if word in ("COMPLETED", GONE, *STATES["unknown"].split()) else "invalid"
@@ -183,7 +179,7 @@ def test_calls_see_none_of_the_users_filters_and_jobs_nothing_of_another_launch(
 ) -> None:
     for name in (*SET_BY_USERS, *LEFT_BY_LAUNCHERS, *OF_THE_USER):
         monkeypatch.setenv(name, "x")
-    slurm = Slurm(keep=("SLURM_CLUSTERS", "OMPI_MCA_ess"))
+    slurm = Slurm(keep_variables=("SLURM_CLUSTERS", "OMPI_MCA_ess"))
     assert SET_BY_USERS & set(slurm.environment()) == {"SLURM_CLUSTERS"}
     in_job = set(slurm.environment(of_job=True))
     assert in_job & (SET_BY_USERS | LEFT_BY_LAUNCHERS) == {"SLURM_CLUSTERS", "OMPI_MCA_ess"}

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 
 import slurm.commands.status
 import slurm.commands.submit
-import slurm.scheduler
+import slurm.scheduler.slurm
 import slurm.states
 import slurm.submit
 from slurm.commands.cancel import cancel_study
@@ -65,7 +65,7 @@ class Histories(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         for module in TIMED:
             self.patch.setattr(module, "time", self.clock)
-        self.patch.setattr(slurm.scheduler, "call_program", self.peer.run)
+        self.patch.setattr(slurm.scheduler.slurm, "call_program", self.peer.run)
         root = Path(self.folder.name)
         (root / "manifest.json").write_text("{}")
         study = make_study("sweep", root, training={"epochs": 2, "batch_per_worker": 1})

@@ -16,12 +16,13 @@ import pytest
 
 import slurm.after_run
 import slurm.commands.submit
-import slurm.scheduler
+import slurm.scheduler.slurm
 from slurm.commands.cancel import cancel_study
 from slurm.commands.status import show_status, status_table, study_rows
 from slurm.launch.local import require_ready, take_over
 from slurm.launch.study_folder import CancelledError, locked, mark_cancelled
-from slurm.scheduler import LimitError, Printed, Slurm, UnreachableError
+from slurm.scheduler.protocol import LimitError, UnreachableError
+from slurm.scheduler.slurm import Printed, Slurm
 from slurm.states import read_submission
 from slurm.submit import Submitter
 from tests.cluster import wait_until
@@ -68,7 +69,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Site:
     made = Site(Clock())
     for module in TIMED:
         monkeypatch.setattr(module, "time", made.clock)
-    monkeypatch.setattr(slurm.scheduler, "call_program", made.run)
+    monkeypatch.setattr(slurm.scheduler.slurm, "call_program", made.run)
     return made
 
 
@@ -363,7 +364,7 @@ def test_a_local_start_refuses_while_a_job_of_the_study_may_run(
     def no_program(*_: object) -> Printed:
         raise FileNotFoundError
 
-    monkeypatch.setattr(slurm.scheduler, "call_program", no_program)
+    monkeypatch.setattr(slurm.scheduler.slurm, "call_program", no_program)
     with pytest.raises(UserError, match=r"jobs 1, .*squeue not found"):
         require_ready(submitter.folder, points)
     assert len(list(submitter.folder.path.glob("*/job.json"))) == 4
@@ -442,13 +443,13 @@ def test_a_call_that_hangs_ends_with_all_that_it_started(
     def now() -> float:
         return 100.0 * next(looks) if child.exists() and child.read_text().strip() else 0.0
 
-    monkeypatch.setattr(slurm.scheduler, "STATE_PAUSES_SECONDS", ())
+    monkeypatch.setattr(slurm.scheduler.slurm, "STATE_PAUSES_SECONDS", ())
     with monkeypatch.context() as patch:
-        patch.setattr(slurm.scheduler, "time", SimpleNamespace(monotonic=now))
+        patch.setattr(slurm.scheduler.slurm, "time", SimpleNamespace(monotonic=now))
         with pytest.raises(UnreachableError, match="squeue did not answer"):
             Slurm().queue()
     wait_until(lambda: has_ended(child.read_text().strip()), "what the call started to end", 60, pause=0.05)
-    monkeypatch.setattr(slurm.scheduler, "CALL_SECONDS", 600)
+    monkeypatch.setattr(slurm.scheduler.slurm, "CALL_SECONDS", 600)
     monkeypatch.setattr(Slurm, "find", lambda self, token: None)
     with pytest.raises(LimitError, match="sleeping and retrying"):
         Slurm().submit(tmp_path / "job.sbatch", "token")

@@ -11,7 +11,7 @@ would bend it.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -80,7 +80,7 @@ def run_shares(study: Study) -> pd.DataFrame:
     everything = (workers.size() * first["seconds"]).astype(float)
     wire = workers.size() * first["wire_seconds"]
     shares = _seconds_of_parts(total, wire, everything).div(everything, axis=0)
-    shares = shares.where(shares.notna().all(axis=1) & _had_equal_work(study, first), np.nan)
+    shares = shares.where(shares.notna().all(axis=1) & _had_equal_work(study.headers, first), np.nan)
     not_proven = "are not steps x workers x batch: the work of its workers was not equal"
     recorded = first["no_budget"].astype(object)
     is_told = recorded.ne("") | shares["wire"].notna()
@@ -146,7 +146,7 @@ def explaining_parts(slower: Array, faster: Array) -> dict[str, float]:
 
 def difference_parts(study: Study, row: Row, slower: Framework) -> dict[str, float] | None:
     """Return which parts explain why one arm of a comparison is slower; None where runs have no budget."""
-    pairs = paired_runs(study)
+    pairs = paired_runs(study.runs)
     pairs = pairs[(pairs[KEY] == [row[name] for name in KEY]).all(axis=1)]
     of_pairs = {*pairs["run_native"], *pairs["run_other"]}
     # Of a study of many options only these: each of its answers asks.
@@ -159,21 +159,21 @@ def difference_parts(study: Study, row: Row, slower: Framework) -> dict[str, flo
     return explaining_parts(native, other) if slower == COMPARED[0] else explaining_parts(other, native)
 
 
-def _had_equal_work(study: Study, runs: pd.DataFrame) -> "pd.Series[bool]":
+def _had_equal_work(headers: Mapping[str, Header], runs: pd.DataFrame) -> "pd.Series[bool]":
     """Return whether the images of each run prove it."""
-    if not study.headers:  # of scripts, which write no budget without equal work
+    if not headers:  # of scripts, which write no budget without equal work
         return pd.Series(data=True, index=runs.index)
     expected = []
     for run, steps in runs["steps"].items():
-        point = study.headers[str(run)].config
+        point = headers[str(run)].config
         expected.append(steps * point.workers * point.passes_per_step * point.training.batch_per_worker)
     return runs["images"] == expected
 
 
-def host_paced_shares(study: Study) -> "pd.Series[float]":
+def host_paced_shares(budgets: pd.DataFrame) -> "pd.Series[float]":
     """Return by run the share of its workers' time in which the GPUs kept up with the host; NaN of CPUs."""
-    columns = study.budgets[["host_paced_seconds", "worker_seconds"]].astype(float)
-    sums = columns.groupby(study.budgets["run"].astype(str)).sum(min_count=1)
+    columns = budgets[["host_paced_seconds", "worker_seconds"]].astype(float)
+    sums = columns.groupby(budgets["run"].astype(str)).sum(min_count=1)
     return sums["host_paced_seconds"] / sums["worker_seconds"]
 
 
@@ -240,7 +240,7 @@ def budget_table(study: Study) -> pd.DataFrame:
     contended = [PARTS.index(part) for part in CONTENDED_PARTS]
     _add(table, CONTENDED, parts[contended].sum(axis=0), replicated[contended].sum(axis=0))
     table["rest_of_step"] = of_points[PARTS.index("rest"), chosen]
-    paced = np.asarray(runs["run"].map(host_paced_shares(study)), dtype=np.float64)
+    paced = np.asarray(runs["run"].map(host_paced_shares(study.budgets)), dtype=np.float64)
     table["host_paced"] = launches.medians(paced)[chosen]
     return table[_BUDGET_COLUMNS]
 
@@ -257,7 +257,7 @@ def difference_table(study: Study, comparisons: pd.DataFrame) -> pd.DataFrame:
     The parts are shares of native DDP's worker time and sum to `difference`, which is the ratio of
     throughputs, native DDP over Horovod, less 1, with the interval that the report's `comparisons` have.
     """
-    pairs = paired_runs(study)
+    pairs = paired_runs(study.runs)
     pairs = pairs[pairs["framework"] == COMPARED[1]].reset_index(drop=True)
     shares = run_shares(study).set_index("run")
     native, horovod = (share_array(shares.reindex(pairs[f"run_{arm}"])) for arm in _ARMS)
@@ -273,7 +273,7 @@ def difference_table(study: Study, comparisons: pd.DataFrame) -> pd.DataFrame:
         table[f"difference{end}"] = compared[f"ratio{end}"].to_numpy(dtype=np.float64) - 1
     of_native, drawn_native = shares_of(launches, native[:, kept])
     of_horovod, drawn_horovod = shares_of(launches, horovod[:, kept])
-    ratios = np.exp(launches.replicates(paired_logarithms(study, pairs)))
+    ratios = np.exp(launches.replicates(paired_logarithms(study.throughput, pairs)))
     parts = compared["ratio"].to_numpy(dtype=np.float64) * of_horovod - of_native
     for name, values, drawn in zip(PARTS, parts, ratios * drawn_horovod - drawn_native, strict=True):
         _add(table, name, values, drawn)
@@ -341,7 +341,7 @@ def network_table(study: Study) -> pd.DataFrame:
     first = study.budgets.drop_duplicates("run").set_index("run")
     wire = (first["wire_seconds"] / first["steps"]).to_dict()
     measured = [
-        {"run": str(run), "wire_seconds": wire[run], **_floors(study, str(run), probe)}
+        {"run": str(run), "wire_seconds": wire[run], **_floors(study.headers, str(run), probe)}
         for run, probe in study.probes.groupby("run", observed=True)
         if study.headers[str(run)].config.strategy.averages_gradients
     ]
@@ -359,10 +359,10 @@ def network_table(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=_NETWORK_COLUMNS)
 
 
-def _floors(study: Study, run: str, probe: pd.DataFrame) -> dict[str, float]:
+def _floors(headers: Mapping[str, Header], run: str, probe: pd.DataFrame) -> dict[str, float]:
     """Return what the network needs for the gradients of a run, by its own probe."""
     sizes, seconds = (probe[name].to_numpy(dtype=np.float64) for name in ("bytes", "median_seconds"))
-    size = gradient_bytes(study.headers[run])
+    size = gradient_bytes(headers[run])
     pace = float(seconds[-1] / sizes[-1])
     floor = float(np.interp(size, sizes, seconds)) if size <= sizes[-1] else pace * size
     is_reached = size <= MOST_EXTRAPOLATED * sizes[-1]

@@ -34,7 +34,7 @@ from analysis.judge.decide import Recommendation, slower_framework
 from analysis.numbers.contrast import shows_none, sides
 from analysis.numbers.stats import SHARE, apart, bounds, launches_of
 from analysis.read.facts import is_sharing
-from analysis.study import COMPARED, CONFIDENCE, ENDS, NAN, POINT, SERIES, Study, bounded
+from analysis.study import COMPARED, CONFIDENCE, ENDS, NAN, POINT, SERIES, Names, Study, bounded
 from analysis.text import lines
 from unet_scaling.format.disturbance import DISTURBED_SHARE
 from unet_scaling.format.record_lines import Header
@@ -284,7 +284,7 @@ def slower_arm(advice: Recommendation, diagnoses: Sequence[Diagnosis]) -> str:
     slower, row = max(rows, key=lambda found: abs(math.log(found[1]["ratio"])))
     is_native = slower == COMPARED[0]
     faster = row["framework"] if is_native else COMPARED[0]
-    own, others = "native_knobs", "horovod_knobs"
+    own, others = "native_knobs", "other_knobs"
     if not is_native:
         own, others = others, own
     alike = [each for each in compared if each[others] == row[others] and slower_framework(each) != slower]
@@ -335,7 +335,7 @@ def point_facts(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> It
     medians, replicated = shares_of(launches, shares)
     ends = np.clip(np.stack(bounds(replicated)), *SHARE)
     points = runs.groupby(launches.point)[POINT].first()[known_points(launches, shares)]
-    paced = _paced_by_host(study)
+    paced = _paced_by_host(study.runs, study.names, study.budgets)
     for _, series in points.groupby(SERIES, sort=False):
         by_workers = series.sort_values("workers", kind="stable").index
         facts: PointFacts | None = None
@@ -348,13 +348,16 @@ def point_facts(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> It
             alone = facts if facts is not None and facts.header.config.workers == 1 else None
             of_runs = runs[launches.point == number]
             overhead, of_network = (_row_of(of_runs, table) for table in (budget, network))
-            facts = _facts(study, of_runs, of_point, overhead, of_network, alone, paced)
+            facts = _facts(
+                study.budgets, study.headers, of_runs, of_point, overhead, of_network, alone, paced
+            )
         if facts is not None:
             yield facts
 
 
 def _facts(
-    study: Study,
+    budgets: pd.DataFrame,
+    headers: Mapping[str, Header],
     runs: pd.DataFrame,
     shares: Numbers,
     overhead: Numbers,
@@ -362,14 +365,13 @@ def _facts(
     alone: PointFacts | None,
     paced: Mapping[tuple[Any, ...], HostPaced],
 ) -> PointFacts:
-    budgets = study.budgets[study.budgets["run"].isin(runs["run"])]
+    budgets = budgets[budgets["run"].isin(runs["run"])]
     budgets = budgets.assign(core_seconds=budgets["worker_seconds"] * budgets["cores"].astype(float))
-    headers = [study.headers[run] for run in runs["run"]]
     lost = runs[list(LOST_TO)].fillna(0.0).rename(columns=LOST_TO)
     key = tuple(runs[name].tolist()[0] for name in POINT)
     return PointFacts(
         key=key,
-        header=headers[0],
+        header=headers[runs["run"].iloc[0]],
         step_seconds=float(runs["step_seconds"].median()),
         shares=shares,
         overhead=overhead,
@@ -435,22 +437,24 @@ def _straggler(budgets: pd.DataFrame) -> Straggler | None:
     return max(slow, key=lambda straggler: straggler.slower, default=None)
 
 
-def _paced_by_host(study: Study) -> dict[tuple[Any, ...], HostPaced]:
+def _paced_by_host(
+    runs: pd.DataFrame, names: Names, budgets: pd.DataFrame
+) -> dict[tuple[Any, ...], HostPaced]:
     """Return by POINT where GPUs waited for the host more than native DDP's or another framework's there did.
 
     What both have is no cause of a difference: only where it differs by more than chance is it one.
     """
-    runs = study.runs.assign(paced=study.runs["run"].map(host_paced_shares(study)))
+    runs = runs.assign(paced=runs["run"].map(host_paced_shares(budgets)))
     found: dict[tuple[Any, ...], HostPaced] = {}
     for pair, both in sides(runs.to_dict("records")).items():
         shares = [np.array([row["paced"] for row in side], dtype=np.float64) for side in both]
         is_known = not any(np.isnan(each).any() for each in shares)
         if not is_known or not apart(shares[0], shares[1], REPORTED_OVERHEAD):
             continue
-        arms = ((COMPARED[0], pair.native_knobs), (pair.framework, pair.horovod_knobs))
+        arms = ((COMPARED[0], pair.native_knobs), (pair.framework, pair.other_knobs))
         more = int(shares[1].mean() > shares[0].mean())
         own, other = float(shares[more].mean()), float(shares[1 - more].mean())
-        excess = HostPaced(own - other, study.names[arms[1 - more][0]], other)
+        excess = HostPaced(own - other, names[arms[1 - more][0]], other)
         key = (pair.options, *arms[more], pair.workers)
         found[key] = max(found.get(key, excess), excess, key=lambda each: each.share)
     return found

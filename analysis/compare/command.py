@@ -7,7 +7,7 @@ first what differs between them, in settings, data, software and machine, and th
 number of workers and options that both have, the ratio of throughputs B / A and the difference of IoU B - A,
 each with an interval that holds for all of them together. Writes to the output folder:
   compare.html        the same as a page with a forest plot; one file, no script, no network
-  compare.svg, .png   the forest plot
+  compare.svg         the forest plot
   compare.csv         one row per point; docs/columns.md explains every column
   compare_facts.csv   every fact of both studies, equal or not
 """

@@ -66,7 +66,7 @@ class Sample:
     values: Array
     deviations: Array | None = None
 
-    def of_points(self) -> list[Array]:
+    def by_point(self) -> list[Array]:
         """Return the values of each point."""
         return [self.values[self.launches.point == point] for point in range(self.launches.points)]
 
@@ -80,7 +80,7 @@ def unpaired_contrasts(a: Sample, b: Sample) -> list[dict[str, float]]:
     ]
     one, other = (drawn[1][stream] - drawn[0][1 - stream] for stream in (0, 1))
     low, high = stats.bounds(np.concatenate([one, other], axis=-1))
-    samples = zip(a.of_points(), b.of_points(), strict=True)
+    samples = zip(a.by_point(), b.by_point(), strict=True)
     return list(map(stats.contrast_of, samples, zip(low.tolist(), high.tolist(), strict=True)))
 
 
@@ -112,7 +112,7 @@ def _ratios(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> pd.Dat
     table = pd.DataFrame()
     samples = _speeds(a, [match.a for match in matches]), _speeds(b, [match.b for match in matches])
     for letter, sample in zip("ab", samples, strict=True):
-        table[f"launches_{letter}"] = [len(values) for values in sample.of_points()]
+        table[f"launches_{letter}"] = [len(values) for values in sample.by_point()]
         table[f"throughput_{letter}"] = sample.launches.medians(np.exp(sample.values))
     equal = Equality.of_ratios(a.study, b.study)
     found = corrected_contrasts(unpaired_contrasts(*samples), margin=math.log(equal.high))
@@ -138,7 +138,11 @@ def _speeds(side: StudySide, points: Sequence[StudyPoint]) -> Sample:
     point = np.asarray(runs["run"].map(numbers), dtype=np.int64)
     launches = stats.Launches(point, len(points), runs["repeat"].to_numpy(dtype=np.int64))
     values = np.log(runs[side.study.throughput].to_numpy(dtype=np.float64))
-    return Sample(launches, values, stats.block_deviations(side.study, runs["run"].to_list()))
+    return Sample(
+        launches,
+        values,
+        stats.block_deviations(side.study.epochs, side.study.throughput, runs["run"].to_list()),
+    )
 
 
 def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> pd.DataFrame:
@@ -156,7 +160,7 @@ def _iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) 
             differences = np.array([seeds_b[seed] - seeds_a[seed] for seed in common], dtype=np.float64)
             contrast = stats.contrasts_of([differences])[0]
         elif seeds_a and seeds_b and not refused:
-            (contrast,) = unpaired_contrasts(_of_seeds(seeds_a), _of_seeds(seeds_b))
+            (contrast,) = unpaired_contrasts(_seeds_sample(seeds_a), _seeds_sample(seeds_b))
         contrasts.append(contrast)
         nothing = learned_a == learned_b == "no"
         verdicts.append(REFUSED if refused else "nothing learned" if nothing else "")
@@ -209,7 +213,7 @@ def _seeds(side: StudySide) -> Mapping[tuple[str, ...], tuple[dict[int, float], 
     }
 
 
-def _of_seeds(ious: Mapping[int, float]) -> Sample:
+def _seeds_sample(ious: Mapping[int, float]) -> Sample:
     seeds = np.array([*ious], dtype=np.int64)
     return Sample(stats.Launches(np.zeros(len(seeds), dtype=np.int64), 1, seeds), np.array([*ious.values()]))
 
@@ -330,7 +334,7 @@ def comparison_files(comparison: StudyComparison) -> dict[str, bytes]:
     points = pd.concat([comparison.points, comparison.only]).reindex(columns=columns)
     facts = [(fact.group, fact.name, *fact.texts, fact.differs) for fact in comparison.facts]
     drawn = forest(comparison)
-    pictures = {f"{STEM}.{kind}": getattr(each, kind) for each in drawn for kind in ("svg", "png")}
+    pictures = {f"{STEM}.svg": each.svg for each in drawn}
     return {
         "compare.csv": as_csv(points.rename(columns=comparison.score.key)),
         "compare_facts.csv": as_csv(pd.DataFrame(facts, columns=["group", "fact", "a", "b", "differs"])),
@@ -443,6 +447,7 @@ def compare_folders(first: Path, second: Path, output: Path) -> int:
         make_own(output, f"{STEM}.html", files)
         for name, content in files.items():
             write_atomically(output / name, content, READABLE, durable=False)
+        (output / f"{STEM}.png").unlink(missing_ok=True)  # of an earlier version
     except OSError as error:
         raise UserError(f"the comparison cannot be written to {output}: {error}; try --output") from None
     print_comparison(comparison, report_console())

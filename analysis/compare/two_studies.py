@@ -72,8 +72,8 @@ class StudySide:
 
     def label(self, point: StudyPoint, axes: Sequence[str]) -> tuple[str, str]:
         """Return what these axes say of a point: shared options, and knobs of its framework."""
-        headers = self.headers([point])
-        return labels(headers[0].config, axes) if headers else ("", "")
+        known = self.headers([point])
+        return labels(known[0].config, axes) if known else ("", "")
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ def compared_facts(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) ->
             found.append(_both(fact.group, fact.title(first[0]), *values))
     for name, trained in _trained(a, b, matches, seeds).items():
         found.append(_both("data", name, *trained))
-    clocks = [float(with_clocks(side.study)["mhz"].median()) for side in (a, b)]
+    clocks = [float(with_clocks(side.study.runs, side.study.budgets)["mhz"].median()) for side in (a, b)]
     if clocks_differ(*clocks):
         found.append(_both("machine", "clock of the cores", *([f"{clock:,.0f} MHz"] for clock in clocks)))
     # Whether settings are recorded is worth a line where one study did not.

@@ -12,7 +12,7 @@ from analysis.figures.frame import MOST_OPTIONS, Chart, Inputs, drawn_series
 from analysis.figures.kinds import Forest, Line, ShareCurve, Stack, TrainingCurve
 from analysis.figures.style import LINE_STYLES
 from analysis.numbers.contrast import HOROVOD_FASTER, NATIVE_FASTER
-from analysis.study import COMPARED, CONFIDENCE, ENDS, FEWEST_REPEATS, NAMES, POINT, Score, Study, bounded
+from analysis.study import COMPARED, CONFIDENCE, ENDS, FEWEST_REPEATS, NAMES, POINT, Score, bounded
 from unet_scaling.base.texts import score_title
 
 # More rows are nobody's first look; all are in comparison.csv, or compare.csv.
@@ -101,7 +101,7 @@ def _ratio(inputs: Inputs) -> list[Chart]:
     rows = known.sort_values("workers", ascending=False, kind="stable", ignore_index=True).head(
         MOST_FOREST_ROWS
     )
-    named = rows[["options", "native_knobs", "horovod_knobs"]].itertuples(index=False, name=None)
+    named = rows[["options", "native_knobs", "other_knobs"]].itertuples(index=False, name=None)
     rows = rows.assign(
         heading=[text.count(workers, "worker") for workers in rows["workers"]],
         name=[", ".join(filter(None, names)) for names in named],
@@ -186,7 +186,7 @@ def _training(inputs: Inputs) -> list[Chart]:
     study = inputs.study
     if study.epochs.empty:
         return []
-    rows = training_curves(study)
+    rows = training_curves(study.evaluations, study.epochs, study.runs)
     names = {"loss": "Loss", "iou": study.score.heading, "learning_rate": "Learning rate"}
     axes = {**CURVE_AXES, "images": f"{study.score.samples} seen"}
     curve = partial(
@@ -202,20 +202,18 @@ def _training(inputs: Inputs) -> list[Chart]:
     ]
 
 
-def training_curves(study: Study) -> pd.DataFrame:
+def training_curves(evaluations: pd.DataFrame, epochs: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return a row per epoch of each series that is drawn, whose `knobs` are its workers as text.
 
     images, steps and seconds are those so far; with learning_rate, loss and iou they are medians over the
     runs, and the ends of loss and iou the lowest and the highest run.
     """
-    so_far = study.epochs[["images", "steps", "seconds"]].groupby(study.epochs["run"]).cumsum()
-    epochs = study.epochs.assign(**so_far, epochs=study.epochs["epoch"] + 1)
-    scored = study.evaluations[["run", "epochs", "iou"]]
+    so_far = epochs[["images", "steps", "seconds"]].groupby(epochs["run"]).cumsum()
+    epochs = epochs.assign(**so_far, epochs=epochs["epoch"] + 1)
+    scored = evaluations[["run", "epochs", "iou"]]
     scored = scored[scored.groupby("run")["iou"].transform("count") > 1]
-    table = epochs.merge(scored, on=["run", "epochs"], how="left").merge(
-        study.runs[["run", *POINT]], on="run"
-    )
-    counts = np.unique(study.runs["workers"])
+    table = epochs.merge(scored, on=["run", "epochs"], how="left").merge(runs[["run", *POINT]], on="run")
+    counts = np.unique(runs["workers"])
     shown = np.linspace(0, len(counts) - 1, min(len(LINE_STYLES), len(counts))).round().astype(int)
     every = -(-int(table["epochs"].max()) // MOST_CURVE_EPOCHS)
     keep = table["options"].isin(table["options"].unique()[:MOST_CURVE_OPTIONS])

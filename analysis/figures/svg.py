@@ -15,18 +15,15 @@ from xml.etree.ElementTree import Element
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from PIL import Image
 
 from analysis.figures.frame import PANEL_WIDTH_PX, TITLES, Panel, framed
-from analysis.figures.style import CSS_VARIABLES, FONT_NAME, PX_PER_INCH, STYLE, Colour
+from analysis.figures.style import CSS_VARIABLES, FONT_NAME, STYLE, Colour
 from analysis.text import clean
 
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
 GROUP, USE, DEFINITIONS, TITLE = (f"{{{SVG}}}{tag}" for tag in ("g", "use", "defs", "title"))
 MOST_COLUMNS = 2
-# The pictures are twice as large as the page shows the panels.
-PNG_DOTS_PER_INCH = 150
 # Id of the texts that are read across lines.
 HALO = "halo"
 VARIABLES = {colour: f"var(--{name})" for colour, name in CSS_VARIABLES.items()}
@@ -43,7 +40,7 @@ MEASURES = ("d", "x", "y", "transform", "style")
 
 @dataclass(frozen=True)
 class DrawnFigure:
-    """A figure: its name, its caption, the contents of its files, and each panel as an `svg` of a web page.
+    """A figure: its name, its caption, the content of its file, and each panel as an `svg` of a web page.
 
     A unit of an `svg` is a pixel; it has its own width and height. It is of our own making, not escaped.
     """
@@ -51,12 +48,11 @@ class DrawnFigure:
     name: str
     caption: str
     svg: bytes
-    png: bytes
     panels: tuple[str, ...]
 
 
 def picture(panels: Sequence[Panel], name: str, caption: str, alternative: str) -> DrawnFigure:
-    """Return panels as files, two in a row, and as parts of a page; equal panels always give equal bytes.
+    """Return panels as a file, two in a row, and as parts of a page; equal panels always give equal bytes.
 
     Screen readers say `alternative` for the first panel, and the titles of the others.
     """
@@ -71,14 +67,13 @@ def picture(panels: Sequence[Panel], name: str, caption: str, alternative: str) 
             top += max(int(figure.bbox.height) for figure in figures)
         placed[0][0].set_label(alternative)
         size = (PANEL_WIDTH_PX * min(len(panels), MOST_COLUMNS), top)
-        png = _png_file(placed, size)
         drawn = [_svg(figure) for figure, *_ in placed]
         svg = _svg_file(drawn, placed, size)
         inline = [
             inline_svg(root, f"figure-{name}-{number}", figure)
             for number, (root, (figure, *_)) in enumerate(zip(drawn, placed, strict=True), start=1)
         ]
-    return DrawnFigure(name, clean(caption), svg, png, tuple(inline))
+    return DrawnFigure(name, clean(caption), svg, tuple(inline))
 
 
 def _svg_file(
@@ -94,20 +89,6 @@ def _svg_file(
         part = ElementTree.SubElement(whole, GROUP, transform=f"translate({left} {top})")
         part.extend(root)
     return ElementTree.tostring(whole)
-
-
-def _png_file(placed: Sequence[tuple[Figure, int, int]], size: tuple[int, int]) -> bytes:
-    scale = PNG_DOTS_PER_INCH / PX_PER_INCH
-    whole = Image.new("RGB", (int(scale * size[0]), int(scale * size[1])), "white")
-    for figure, left, top in placed:
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="rgba", dpi=PNG_DOTS_PER_INCH, facecolor="white")
-        pixels = (int(scale * figure.bbox.width), int(scale * figure.bbox.height))
-        part = Image.frombytes("RGBA", pixels, buffer.getvalue())
-        whole.paste(part, (int(scale * left), int(scale * top)))
-    buffer = io.BytesIO()
-    whole.save(buffer, format="png", dpi=(PNG_DOTS_PER_INCH, PNG_DOTS_PER_INCH))
-    return buffer.getvalue()
 
 
 def inline_svg(root: Element, name: str, figure: Figure) -> str:

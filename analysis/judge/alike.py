@@ -143,7 +143,7 @@ def check_clocks(subject: Checked) -> contrast.Check:
 
 def check_gpus(subject: Checked) -> contrast.Check | None:
     """Check that the GPUs of both frameworks were alike at every point; no row where there are none."""
-    gpus = run_gpus(subject.study)
+    gpus = run_gpus(subject.study.budgets)
     if gpus.empty:
         has_gpus = any(worker.device_uuid for header in subject.headers.values() for worker in header.workers)
         return contrast.not_known("no run recorded its GPUs") if has_gpus else None
@@ -177,7 +177,7 @@ def _check(
             shown = [[_shown(figure, each)] if len(each) else [] for each in values]
             runs = [row["run"] for side in subject.sides[pair] for row in side]
             title = _title(column, figure, of_runs.reindex(runs))
-            names = contrast.names_of_pair(subject.study, pair)
+            names = contrast.names_of_pair(subject.study.names, pair)
             phrases.setdefault(meaning, []).append(
                 f"{contrast.point_name(pair)} {contrast.in_both(title, shown, names)}"
             )

@@ -20,8 +20,8 @@ from analysis.judge.decide import (
     Kind,
     Recommendation,
     best_of,
-    more_repeats,
     repeats_for_intervals,
+    request_repeats,
     slower_framework,
 )
 from analysis.judge.score_causes import cause_of
@@ -38,12 +38,21 @@ from analysis.numbers.contrast import (
     pair_of,
 )
 from analysis.read.options import is_knob
-from analysis.study import COMPARED, NAMES, NOT_PROVEN_EQUAL, POINT, RECOMMENDED_REPEATS, Study
+from analysis.study import (
+    COMPARED,
+    NAMES,
+    NOT_PROVEN_EQUAL,
+    POINT,
+    RECOMMENDED_REPEATS,
+    Score,
+    Study,
+    StudyKind,
+)
 from analysis.text import Row, after, capitalised, count, device_of, lines
 from unet_scaling import PROJECT
 from unet_scaling.base.texts import CALLED, LAUNCH_HINT
 from unet_scaling.format.disturbance import MOST_DISTURBED
-from unet_scaling.study.options import FEWEST_JUDGED_STEPS
+from unet_scaling.study.options import FEWEST_JUDGED_STEPS, Criteria
 
 COST_TITLE = "Time and cost"
 # A score so many margins below the median of its point is named.
@@ -93,7 +102,7 @@ def compared_options(recommendations: Sequence[Recommendation]) -> str:
         best=best,
         study=study,
         points=recommendations[0].candidates,
-        device=device_of(study),
+        device=device_of(study.headers),
     )
     return line
 
@@ -101,7 +110,7 @@ def compared_options(recommendations: Sequence[Recommendation]) -> str:
 def _answer(advice: Recommendation, trust: Trust, cause: object, slower: str) -> Answer:
     study = trust.study
     context: dict[str, object] = {
-        "advice": advice, "points": advice.candidates, "study": study, "device": device_of(study),
+        "advice": advice, "points": advice.candidates, "study": study, "device": device_of(study.headers),
         "cause": cause, "slower": slower, "score_cause": cause_of(study.subject, advice.subject),
     }  # fmt: skip
     line = _headline(advice, context)
@@ -111,8 +120,8 @@ def _answer(advice: Recommendation, trust: Trust, cause: object, slower: str) ->
     best = advice.chosen[0] if advice.chosen else subject
     tiles = (
         _tile("speed", "Speed", subject, _speed_light(advice, subject), context),
-        _tile("iou", study.score.heading, subject, _iou_light(study, subject), context),
-        _tile("cost", COST_TITLE, best, _cost_light(study, best), context),
+        _tile("iou", study.score.heading, subject, _iou_light(subject), context),
+        _tile("cost", COST_TITLE, best, _cost_light(study.criteria, best), context),
         trust.tile(advice.options),
     )
     return Answer(advice.options, advice.kind, line, tiles, tuple(_next_steps(advice, trust.checks, context)))
@@ -147,10 +156,8 @@ def _speed_light(advice: Recommendation, point: Candidate) -> Light:
     return "caution" if advice.doubts or point.is_superlinear or low < floor else "good"
 
 
-def _iou_light(study: Study, point: Candidate) -> Light:
+def _iou_light(point: Candidate) -> Light:
     row = point.row
-    if not study.provenance_known:
-        return "unknown"
     if point.criterion in ("other_iou", "not_learned") or row["diverged"]:
         return "bad"
     if row["non_inferior"] in ("baseline", "not judged") or math.isnan(row["difference"]):
@@ -159,10 +166,10 @@ def _iou_light(study: Study, point: Candidate) -> Light:
     return lights.get(row["non_inferior"], "caution")
 
 
-def _cost_light(study: Study, best: Candidate) -> Light:
+def _cost_light(criteria: Criteria, best: Candidate) -> Light:
     if math.isnan(best.row["training_seconds"]):
         return "unknown"
-    if study.criteria.target_iou is None:
+    if criteria.target_iou is None:
         return "none"
     return "good" if best.row["runs_to_target"] == best.row["repeats"] else "caution"
 
@@ -171,7 +178,7 @@ def _headline(advice: Recommendation, context: dict[str, object]) -> str:
     points = advice.candidates
     study = points.study
     equal = Equality.of_ratios(study)
-    device = device_of(study)
+    device = device_of(study.headers)
     best = advice.subject
     others = points.others(best)
     compared = [(other, points.comparison(best, other)) for other in others]
@@ -191,9 +198,9 @@ def _headline(advice: Recommendation, context: dict[str, object]) -> str:
         suggested=[row["pairs"] for _, row in slower if row["outcome"] in SUGGESTED],
         unmeasured=_unmeasured(advice, device) if not others else "",
         passed_over=next(passed_over, None),
-        asks_for_1=_asks_for(study, "workers", 1),
+        asks_for_1=_asks_for(study.asked, "workers", 1),
         asks_for_more=study.asked is None or study.asked["workers"].max() > 1,
-        more=more_repeats(study, repeats_for_intervals(points)),
+        more=request_repeats(study.runs, study.startups, study.evaluations, repeats_for_intervals(points)),
         lost=[f"{count(workers, device)} with {series}" for series, workers in lost[:2]],
         **context,
     )
@@ -216,15 +223,15 @@ def _unmeasured(advice: Recommendation, device: str) -> str:
     best = advice.subject
     names = points.study.names.items()
     framework, other = next((each for each in names if each[0] != best.framework), ("", ""))
-    if not other or not _asks_for(points.study, "framework", framework):
+    if not other or not _asks_for(points.study.asked, "framework", framework):
         return ""
     is_elsewhere = any(point.framework != best.framework for point in points.candidates)
     return f"{other} has no usable run" + (f" on {count(best.workers, device)}" if is_elsewhere else "")
 
 
-def _asks_for(study: Study, column: str, value: object) -> bool:
+def _asks_for(asked: pd.DataFrame | None, column: str, value: object) -> bool:
     """Return whether the study file asks for such runs; where that is not known, it does."""
-    return study.asked is None or value in set(study.asked[column])
+    return asked is None or value in set(asked[column])
 
 
 def _next_steps(advice: Recommendation, checks: Sequence[Check], context: dict[str, object]) -> list[str]:
@@ -240,11 +247,11 @@ def _next_steps(advice: Recommendation, checks: Sequence[Check], context: dict[s
         "next",
         plan=next_commands(study, more),
         is_incomplete=any(incomplete(study, advice.options)),
-        asks_for_1=_asks_for(study, "workers", 1),
+        asks_for_1=_asks_for(study.asked, "workers", 1),
         asks_for_more=study.asked is not None and study.asked["workers"].max() > 1,
         unmet=[check.check for check in checks if check.mark == NO],
         missing=missing,
-        time=more_repeats(study, more) if more else "",
+        time=request_repeats(study.runs, study.startups, study.evaluations, more) if more else "",
         LAUNCH_HINT=LAUNCH_HINT,
         LEARN_FIRST=LEARN_FIRST,
         **context,
@@ -252,11 +259,11 @@ def _next_steps(advice: Recommendation, checks: Sequence[Check], context: dict[s
     return list(dict.fromkeys(steps))
 
 
-def as_restricted(answers: Sequence[Answer], study: Study) -> list[Answer]:
+def as_restricted(answers: Sequence[Answer], kind: StudyKind, score: Score) -> list[Answer]:
     """Return the answers with what restricts the runs before each headline, and without what they lack."""
-    words = study.kind.restricted
-    lacking = study.kind.lacking(study.score.heading, COST_TITLE)
-    without = {title: Tile(title, study.kind.unknown, study.kind.unlearned, "unknown") for title in lacking}
+    words = kind.restricted
+    lacking = kind.lacking(score.heading, COST_TITLE)
+    without = {title: Tile(title, kind.unknown, kind.unlearned, "unknown") for title in lacking}
     return [
         replace(
             answer,
@@ -334,7 +341,7 @@ def verdicts(study: Study, comparisons: pd.DataFrame) -> Iterator[Verdict]:
             yield Verdict(options, compared, text, row["outcome"], pair_of([row[name] for name in PAIR]))
 
 
-def wrapper_verdicts(study: Study, table: pd.DataFrame) -> Iterator[Verdict]:
+def wrapper_verdicts(score: Score, table: pd.DataFrame) -> Iterator[Verdict]:
     """Yield one verdict for each series compared with native DDP, at the most workers with enough repeats.
 
     `table` is `contrast.each_against_native`; without rows there is none.
@@ -344,7 +351,7 @@ def wrapper_verdicts(study: Study, table: pd.DataFrame) -> Iterator[Verdict]:
     for row in decided.groupby(series, sort=False).tail(1).to_dict("records"):
         name = "leaving Horovod" if row["framework"] == COMPARED[1] else NAMES[row["framework"]]
         knobs = "; ".join(filter(None, (name, row["native_knobs"], row["knobs"])))
-        (sentence,) = lines("wrapper", row=row, score=study.score)
+        (sentence,) = lines("wrapper", row=row, score=score)
         yield Verdict(row["options"], knobs, sentence, row["outcome"])
 
 

@@ -118,7 +118,7 @@ def _rows_of_scripts(scripts: Checked) -> list[Check]:
 
 def _rows_of_scores(played: Checked) -> list[Check]:
     entries = [entry for entry in OF_HEADERS if entry.decides_iou]
-    return [*_rows(entries, played, played), *_of_training(played)]
+    return [*_rows(entries, played, played), *_check_learning(played)]
 
 
 def _rows_of_headers(runs: Checked) -> list[Check]:
@@ -132,7 +132,11 @@ def _all_rows(subject: Checked) -> list[Check]:
     pair: Checked | None = subject
     if further:
         pair = subject.of(COMPARED[1]) if COMPARED[1] in used else None
-    checks = [*_rows(OF_HEADERS, subject, pair), *_of_training(subject), *_rows(OF_TABLES, subject, pair)]
+    checks = [
+        *_rows(OF_HEADERS, subject, pair),
+        *_check_learning(subject),
+        *_rows(OF_TABLES, subject, pair),
+    ]
     of_pair = [entry for entry in ENTRIES if entry.is_of_pair]
     for framework in further:
         rows = _rows(of_pair, subject, subject.of(framework))
@@ -170,7 +174,7 @@ def _rows(entries: Iterable["Entry"], subject: Checked, pair: Checked | None) ->
         yield replace(check, check=f"same {samples} evaluated" if entry.name == EVALUATED else entry.name)
 
 
-def _of_training(subject: Checked) -> Iterator[Check]:
+def _check_learning(subject: Checked) -> Iterator[Check]:
     """Yield rows of what speaks against the training itself; none where nothing does, or no record tells."""
     if not subject.headers:
         return
@@ -214,7 +218,7 @@ def check_facts(row: str, subject: Checked) -> Check:
             return ""
         values = [values_of(fact, (subject.headers[run["run"]] for run in side)) for side in both]
         return in_both(
-            fact.title(next(iter(subject.headers.values()))), values, names_of_pair(subject.study, pair)
+            fact.title(next(iter(subject.headers.values()))), values, names_of_pair(subject.study.names, pair)
         )
 
     if one_sided := _first_at_points(subject, unproven, told_by_one):

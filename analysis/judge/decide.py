@@ -28,7 +28,7 @@ import pandas as pd
 from analysis.numbers import contrast
 from analysis.numbers.points import slowed_on_one
 from analysis.read.load import load_study
-from analysis.study import COMPARED, FEWEST_REPEATS, POINT, RECOMMENDED_REPEATS, Study
+from analysis.study import COMPARED, FEWEST_REPEATS, POINT, RECOMMENDED_REPEATS, Names, Study
 from analysis.text import Row, count
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import UserError, run_program
@@ -225,7 +225,7 @@ def recommend(
         table = table.merge(more[[*POINT, *more.columns.difference(points.columns, sort=False)]], on=POINT)
     compared: dict[object, dict[tuple[int, str, Framework, str], Row]] = {}
     for row in comparisons.to_dict("records"):
-        key = row["workers"], row["native_knobs"], row["framework"], row["horovod_knobs"]
+        key = row["workers"], row["native_knobs"], row["framework"], row["other_knobs"]
         compared.setdefault(row["options"], {})[key] = row
     return [
         _recommendation(
@@ -263,7 +263,9 @@ def _candidates(
     has_judged = any(not row["not_judged"] and not math.isnan(row["difference"]) for row in rows)
     judged = partial(_judged, study, between, has_baseline=not missing, has_judged=has_judged, slow=slow)
     candidates = [judged(row) for row in rows]
-    return CandidateSet(study, candidates, comparisons, missing, slow, _lost(study, rows))
+    return CandidateSet(
+        study, candidates, comparisons, missing, slow, _lost(study.left_out, study.names, rows)
+    )
 
 
 def _judged(
@@ -304,7 +306,7 @@ def _better(row: Row, between: pd.DataFrame) -> Row | None:
     """
     is_native = row["framework"] == COMPARED[0]
     own = between["options"].eq(row["options"]) & between["workers"].eq(row["workers"])
-    own &= between["native_knobs" if is_native else "horovod_knobs"].eq(row["knobs"])
+    own &= between["native_knobs" if is_native else "other_knobs"].eq(row["knobs"])
     own &= is_native | between["framework"].eq(row["framework"])
     sign = 1 if is_native else -1
     matching: pd.DataFrame = between[own]
@@ -318,13 +320,12 @@ def _better(row: Row, between: pd.DataFrame) -> Row | None:
     return None
 
 
-def _lost(study: Study, rows: Sequence[Row]) -> list[tuple[str, int, int]]:
-    left_out = study.left_out
+def _lost(left_out: pd.DataFrame, names: Names, rows: Sequence[Row]) -> list[tuple[str, int, int]]:
     lost = left_out[(left_out["state"] == "diverged") & (left_out["options"] == rows[0]["options"])]
     usable = {(row["framework"], row["knobs"], row["workers"]) for row in rows}
     runs = Counter(zip(lost["framework"], lost["knobs"], lost["workers"], strict=True))
     return [
-        (study.names[framework] + (f" ({knobs})" if knobs else ""), workers, number)
+        (names[framework] + (f" ({knobs})" if knobs else ""), workers, number)
         for (framework, knobs, workers), number in runs.items()
         if (framework, knobs, workers) not in usable
     ]
@@ -407,7 +408,7 @@ def decide(study: Study, comparisons: pd.DataFrame, until: Precision) -> Decisio
     after = f"after {count(newest, 'repeat')}"
     if math.isnan(half_width):
         why = f"{after}, no interval"
-        pairs = contrast.paired_runs(study)
+        pairs = contrast.paired_runs(study.runs)
         repeats = []
         if pair:
             repeats = pairs.loc[(pairs[contrast.KEY] == list(pair)).all(axis="columns"), "repeat"].tolist()
@@ -466,22 +467,23 @@ def repeats_for_intervals(candidates: CandidateSet) -> int:
     return max(0, RECOMMENDED_REPEATS - fewest)
 
 
-def more_repeats(study: Study, number: int) -> str:
+def request_repeats(
+    runs: pd.DataFrame, startups: pd.DataFrame, evaluations: pd.DataFrame, number: int
+) -> str:
     """Return "3 more repeats (about 2 min)": of every point, one after the other, as those recorded took.
 
     A run lasts from its launch to its end: the start of its slowest worker, training and evaluations.
     """
-    starts = study.startups[list(STARTUP_COLUMNS)].sum(axis="columns").groupby(study.startups["run"]).max()
-    evaluations = study.evaluations.groupby("run")["seconds"].sum()
-    runs = study.runs
+    starts = startups[list(STARTUP_COLUMNS)].sum(axis="columns").groupby(startups["run"]).max()
+    evaluating = evaluations.groupby("run")["seconds"].sum()
     seconds = runs["training_seconds"]
-    for beside in (evaluations, starts):
+    for beside in (evaluating, starts):
         seconds = seconds + runs["run"].map(beside).astype(float).fillna(0.0)
     of_points = seconds.groupby([runs[name] for name in POINT]).median()
     needed = number * float(of_points.sum(skipna=False))
     if math.isnan(needed):
         return count(number, "more repeat")
-    about = "about" if runs["run"].isin(study.startups["run"]).all() else "at least"
+    about = "about" if runs["run"].isin(startups["run"]).all() else "at least"
     return f"{count(number, 'more repeat')} ({about} {duration(needed)})"
 
 
@@ -501,7 +503,7 @@ def main() -> None:
         raise UserError(f'{folder}: repeats: found a number; only "until 3 %" asks for a width')
     study = load_study(folder)
     # Those of the report: corrected for all comparisons of the study, with further frameworks too.
-    comparisons = contrast.of_compared_pair(contrast.compare(study))
+    comparisons = contrast.select_compared_pair(contrast.compare(study))
     print(json.dumps(asdict(decide(study, comparisons, recorded.until))))
 
 

@@ -18,14 +18,13 @@ GPU_TABLE_COLUMNS = [
 LEAST_OTHER_BYTES = 2**28
 
 
-def run_gpus(study: Study) -> pd.DataFrame:
+def run_gpus(budgets: pd.DataFrame) -> pd.DataFrame:
     """Return one row per run that recorded its GPUs, by its name: means over GPUs; NaN where not known.
 
     The memory is that of the fullest GPU; `throttled` is the share of GPUs and epochs in which the clock was
     held down, `occupied` that of GPUs on which others had memory. The energy of an image is that of all GPUs,
     by their counters where all runs have them, else by their power for all runs alike: `energy_from`.
     """
-    budgets = study.budgets
     recorded = budgets[budgets[list(GPU_COLUMNS)].notna().any(axis="columns")]
     recorded = recorded.astype(dict.fromkeys(GPU_COLUMNS, float)).assign(run=recorded["run"].astype(str))
     others = recorded["gpu_other_memory_bytes"]
@@ -47,7 +46,7 @@ def run_gpus(study: Study) -> pd.DataFrame:
 
 def gpu_table(study: Study) -> pd.DataFrame:
     """Return one row per point whose runs recorded their GPUs: medians over launches, NaN where not known."""
-    gpus = run_gpus(study)
+    gpus = run_gpus(study.budgets)
     if gpus.empty:
         return pd.DataFrame(columns=GPU_TABLE_COLUMNS)
     runs = study.timed.runs[["run", *POINT]].merge(gpus.reset_index(), on="run")

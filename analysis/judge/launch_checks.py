@@ -47,6 +47,7 @@ from analysis.study import (
     NOT_RECORDED,
     POINT,
     Array,
+    Names,
     Study,
 )
 from analysis.text import Row, clean, count, first_of, listed
@@ -125,7 +126,7 @@ class Checked:
 
 def subject_of(study: Study) -> Checked:
     """Return what is checked of a study, read once for all checks."""
-    table = with_clocks(study)
+    table = with_clocks(study.runs, study.budgets)
     begin = map(start_seconds, table["started_utc"])
     rows = [row | {"begin": at} for row, at in zip(table.to_dict("records"), begin, strict=True)]
     epochs = by_run(study.epochs)
@@ -229,7 +230,7 @@ def check_first(subject: Checked) -> Check:
     ]
     if not in_turn:
         return not_known("no two runs of one repeat are known to have run one after the other")
-    name, other_name = names_of_pair(subject.study, next(iter(subject.sides)))
+    name, other_name = names_of_pair(subject.study.names, next(iter(subject.sides)))
     first = sum(native < other for native, other in in_turn)
     pairs = count(len(in_turn), "pair")
     most, who = max((first, name), (len(in_turn) - first, other_name))
@@ -410,10 +411,12 @@ def check_asked(subject: Checked) -> Check:
         pair: [asked_at(asked, (row["run"] for row in side)) for side in both]
         for pair, both in subject.sides.items()
     }
-    short = [fact for pair, arms in pairs.items() if (fact := _short(study, pair, arms))]
+    short = [fact for pair, arms in pairs.items() if (fact := _short(study.names, pair, arms))]
     facts = [f"repeats read of those asked for: {first_points(short)}"] if short else []
     chosen = {
-        pair: fact for pair, arms in pairs.items() if (fact := _chosen(names_of_pair(study, pair), arms))
+        pair: fact
+        for pair, arms in pairs.items()
+        if (fact := _chosen(names_of_pair(study.names, pair), arms))
     }
     facts += [f"{point_name(pair)} {fact}" for pair, fact in list(chosen.items())[:1]]
     read = asked[asked["fate"].isin([IS_READ, NOT_ASKED])]
@@ -439,13 +442,13 @@ def asked_at(asked: pd.DataFrame, runs: Iterable[str]) -> pd.DataFrame:
     return asked[asked["point"].isin(asked.loc[asked["run"].isin(list(runs)), "point"])]
 
 
-def _short(study: Study, pair: PointPair, arms: list[pd.DataFrame]) -> str:
+def _short(names: Names, pair: PointPair, arms: list[pd.DataFrame]) -> str:
     """Return how many repeats of each framework are read, and why others are not; nothing where all are."""
     fates = [Counter(arm["fate"]) for arm in arms]
     if all(set(found) <= {IS_READ} for found in fates):
         return ""
     parts = []
-    for name, found in zip(names_of_pair(study, pair), fates, strict=True):
+    for name, found in zip(names_of_pair(names, pair), fates, strict=True):
         asked = found.total() - found[NOT_ASKED]
         others = [f"{number} {fate}" for fate, number in found.items() if fate != IS_READ]
         parts.append(f"{found[IS_READ]} of {asked} of {name}{f' ({listed(others)})' if others else ''}")

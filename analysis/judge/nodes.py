@@ -57,6 +57,6 @@ def _unequal(
                 most = int((sign * weights[0] @ use).argmax())
                 own = use[sign * weights[0] > 0, most]
                 told.append([f"in {own.sum()} of {len(own)} launches {values[most]}"])
-            words = in_both(fact.name, told, names_of_pair(subject.study, pair))
+            words = in_both(fact.name, told, names_of_pair(subject.study.names, pair))
             found[words] = unequal_use(weights, use)
     return found

@@ -16,6 +16,7 @@ from analysis.judge.decide import SCORE_LOST, Candidate
 from analysis.numbers.iou import PointSeeds, seeds_of
 from analysis.study import NAN, POINT, RUNNING, Study
 from analysis.text import lines
+from unet_scaling.format.record_lines import Header
 
 # Relative: losses of one training with two seeds differ by some per cent.
 EQUAL_LOSS = 0.05
@@ -105,7 +106,14 @@ def cause_of(study: Study, candidate: Candidate) -> dict[str, str] | None:
     points = {(*point.series, point.workers): point for point in seeds_of(study)}
     series = row["options"], candidate.framework, row["knobs"]
     is_shown = not row["difference_low"] < 0 < row["difference_high"]
-    facts = score_facts(study, points[*series, candidate.workers], points[*series, 1], is_shown)
+    facts = score_facts(
+        study.runs,
+        study.epochs,
+        study.headers,
+        points[*series, candidate.workers],
+        points[*series, 1],
+        is_shown,
+    )
     rule = next((name for name, applies in RULES.items() if applies(facts)), "")
     said = lines("iou_causes", rule=rule, facts=facts, title=study.score.title)
     return (
@@ -113,15 +121,22 @@ def cause_of(study: Study, candidate: Candidate) -> dict[str, str] | None:
     )
 
 
-def score_facts(study: Study, point: PointSeeds, alone: PointSeeds, is_shown: bool) -> ScoreFacts:
+def score_facts(
+    runs: pd.DataFrame,
+    epochs: pd.DataFrame,
+    headers: Mapping[str, Header],
+    point: PointSeeds,
+    alone: PointSeeds,
+    is_shown: bool,
+) -> ScoreFacts:
     """Return what the rules look at, of the seeds that both points have."""
-    runs = study.runs.assign(seed=study.runs["seed"].fillna(study.runs["repeat"]).astype(int))
+    runs = runs.assign(seed=runs["seed"].fillna(runs["repeat"]).astype(int))
     of_points: dict[Any, pd.DataFrame] = dict(iter(runs.groupby(POINT)))
     own, base = (of_points[*each.series, each.workers].set_index("seed")["run"] for each in (point, alone))
-    epochs = dict(iter(study.epochs.groupby(study.epochs["run"].astype(str))))
+    epochs_of = dict(iter(epochs.groupby(epochs["run"].astype(str))))
     rows = []
     for seed in own.index.intersection(base.index):
-        one, other = (epochs[of[seed]].sort_values("epoch") for of in (own, base))
+        one, other = (epochs_of[of[seed]].sort_values("epoch") for of in (own, base))
         thirds = np.array_split(one["loss"].to_numpy(float), 3)
         rows.append({
             "difference": point.ious[seed] - alone.ious[seed],
@@ -132,10 +147,10 @@ def score_facts(study: Study, point: PointSeeds, alone: PointSeeds, is_shown: bo
         })  # fmt: skip
     data = [
         {(header.manifest_sha256, header.train_images, header.test_images)
-         for header in map(study.headers.__getitem__, of)}
+         for header in map(headers.__getitem__, of)}
         for of in (own, base)
     ]  # fmt: skip
-    is_larger_batch = study.headers[own.iloc[0]].config.strategy.averages_gradients
+    is_larger_batch = headers[own.iloc[0]].config.strategy.averages_gradients
     return ScoreFacts(point, alone, pd.DataFrame(rows), is_shown, is_larger_batch, data[0] != data[1])
 
 

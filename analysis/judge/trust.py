@@ -56,7 +56,7 @@ def run_steadiness(study: Study) -> pd.DataFrame:
                        and a size of at least 2 %; "not checked" for fewer than 8 epochs; otherwise "yes"
     """
     names = list(study.runs["run"])
-    blocks = stats.epoch_blocks(study, names)
+    blocks = stats.epoch_blocks(study.epochs, study.throughput, names)
     statistics = np.full((len(names), len(STATISTICS)), NAN)
     for size in np.unique(blocks.counts[blocks.counts >= _FEWEST_BLOCKS]):
         chosen = np.flatnonzero(blocks.counts == size)
@@ -156,7 +156,7 @@ def outlying_launches(study: Study) -> pd.DataFrame:
         distance[members] = np.expm1(apart)
         own = np.zeros((len(apart), 1))
         if apart.shape[-1] >= LAUNCHES_OF_OWN_DEVIATION:
-            own = _absolute_deviation(apart) / _of_normal_noise(apart.shape[-1], _absolute_deviation)
+            own = _absolute_deviation(apart) / _median_of_noise(apart.shape[-1], _absolute_deviation)
         with np.errstate(divide="ignore", invalid="ignore"):
             score[members] = np.abs(apart) / np.maximum(usual, own)
     outlying = (np.abs(distance) >= LEAST_DISTANCE) & (score > LEAST_SCORE)
@@ -173,7 +173,7 @@ def _usual_deviation(distances: Sequence[Array]) -> float:
     launch that is the median of its point has no distance and does not count.
     """
     scaled = [
-        (_off_centre(apart) / _of_normal_noise(apart.shape[-1], _off_centre)).ravel() for apart in distances
+        (_drop_centre(apart) / _median_of_noise(apart.shape[-1], _drop_centre)).ravel() for apart in distances
     ]
     return float(np.median(np.concatenate(scaled))) if scaled else NAN
 
@@ -182,7 +182,7 @@ def _distances(values: Array) -> Array:
     return np.asarray(values - np.median(values, axis=-1, keepdims=True), dtype=np.float64)
 
 
-def _off_centre(distances: Array) -> Array:
+def _drop_centre(distances: Array) -> Array:
     absolute = np.sort(np.abs(distances), axis=-1)
     return np.asarray(absolute[..., distances.shape[-1] % 2 :], dtype=np.float64)
 
@@ -192,7 +192,7 @@ def _absolute_deviation(distances: Array) -> Array:
 
 
 @cache
-def _of_normal_noise(launches: int, statistic: Callable[[Array], Array]) -> float:
+def _median_of_noise(launches: int, statistic: Callable[[Array], Array]) -> float:
     """Return the median of a statistic of the distances of so many launches of standard normal noise."""
     points = max(1, min(NORMAL_POINTS, MOST_NORMAL_LAUNCHES // launches))
     normal = np.random.default_rng(stats.RESAMPLING_SEED).standard_normal((points, launches))

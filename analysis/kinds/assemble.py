@@ -31,7 +31,7 @@ from analysis.numbers.contrast import (
     Check,
     compare,
     each_against_native,
-    of_compared_pair,
+    select_compared_pair,
     withhold,
 )
 from analysis.numbers.iou import iou_between_frameworks, iou_table, task_scores
@@ -75,12 +75,12 @@ class Judged:
     @cached_property
     def comparisons(self) -> pd.DataFrame:
         """Return those of native DDP and Horovod."""
-        return of_compared_pair(self.arms)
+        return select_compared_pair(self.arms)
 
     @cached_property
     def iou_between(self) -> pd.DataFrame:
         """Return the difference of IoU of native DDP and Horovod."""
-        return of_compared_pair(self.arms_iou)
+        return select_compared_pair(self.arms_iou)
 
     @cached_property
     def fairness(self) -> pd.DataFrame:
@@ -103,7 +103,7 @@ class Judged:
         """Return which framework is faster, one sentence for each pair of series; none of scripts."""
         if not self.study.kind.compares:
             return []
-        found = [*verdicts(self.study, self.comparisons), *wrapper_verdicts(self.study, self.wrappers)]
+        found = [*verdicts(self.study, self.comparisons), *wrapper_verdicts(self.study.score, self.wrappers)]
         words = self.study.kind.restricted
         said = []
         for verdict in found:
@@ -192,7 +192,7 @@ class Report(Judged):
     @cached_property
     def strategy_sentence(self) -> str:
         """Return what each strategy gains and costs; empty where there is none."""
-        return STRATEGIES.strategy_sentence(self.study, self.strategies) if len(self.strategies) else ""
+        return STRATEGIES.strategy_sentence(self.study.score, self.strategies) if len(self.strategies) else ""
 
     @cached_property
     def slower(self) -> dict[str, str]:
@@ -210,13 +210,13 @@ class Report(Judged):
             answers = PLAYED_RUNS.with_played(found, self.played) if PLAYED_RUNS else found
         if self.study.subject is self.study.maps_only:
             answers = [SALIENCY.maps_answer(self.saliency)]
-        return as_restricted(answers, self.study)
+        return as_restricted(answers, self.study.kind, self.study.score)
 
     @property
     def compared_options(self) -> str:
         """Return the line over the answers of several sets of options; empty for one set."""
         told = [self.strategy_sentence]
-        if not told[0] or set(self.study.axes) != set(STRATEGIES.strategy_axes(self.study)):
+        if not told[0] or set(self.study.axes) != set(STRATEGIES.strategy_axes(self.study.axes)):
             told.append(compared_options(self.recommendations))
         line = "; ".join(filter(None, told))
         return self.doubted(line) if line else ""
@@ -238,7 +238,12 @@ class Report(Judged):
         """Return what to know before any number is used."""
         shared = _notes(self.study, self.points, self.trust.steadiness)
         width = width_notes(self.study, self.comparisons)
-        return [*restriction_notes(self.study), *shared, *width, *self.played.notes]
+        return [
+            *restriction_notes(self.study.headers, self.study.scripts),
+            *shared,
+            *width,
+            *self.played.notes,
+        ]
 
     @property
     def targets(self) -> list[str]:

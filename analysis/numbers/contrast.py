@@ -22,6 +22,7 @@ from analysis.study import (
     POINT,
     RECOMMENDED_REPEATS,
     Array,
+    Names,
     Study,
     bounded,
     counts_for_speed,
@@ -29,8 +30,8 @@ from analysis.study import (
 from analysis.text import Row, clean, count, first_of
 from unet_scaling.study.config import Framework
 
-PAIR = ["options", "native_knobs", "horovod_knobs", "workers"]
-# With the framework that is compared with native DDP: its knobs are `horovod_knobs`, whichever it is.
+PAIR = ["options", "native_knobs", "other_knobs", "workers"]
+# With the framework that is compared with native DDP: its knobs are `other_knobs`, whichever it is.
 KEY = [*PAIR, "framework"]
 # A sentence carries three examples; the rest is counted.
 MOST_EXAMPLES = 3
@@ -50,7 +51,7 @@ class PointPair(NamedTuple):
 
     options: str
     native_knobs: str
-    horovod_knobs: str
+    other_knobs: str
     workers: int
     framework: Framework = COMPARED[1]
 
@@ -113,17 +114,17 @@ def side_by_side(table: pd.DataFrame, on: Sequence[str]) -> pd.DataFrame:
     """Return every pair of rows of native DDP and of another framework that agree in the columns `on`.
 
     `framework` is the other one. Other columns end in `_native` and `_other`; the knobs are `native_knobs`
-    and `horovod_knobs`.
+    and `other_knobs`.
     """
     is_native = table["framework"] == COMPARED[0]
     native = table[is_native].drop(columns="framework")
     both = native.merge(table[~is_native], on=list(on), suffixes=("_native", "_other"))
-    return both.rename(columns={"knobs_native": "native_knobs", "knobs_other": "horovod_knobs"})
+    return both.rename(columns={"knobs_native": "native_knobs", "knobs_other": "other_knobs"})
 
 
-def paired_runs(study: Study) -> pd.DataFrame:
+def paired_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each pair of runs of one repeat that counts: KEY, repeat, columns of both runs."""
-    return undisturbed(side_by_side(study.runs, ["options", "workers", "repeat"]), ("native", "other"), KEY)
+    return undisturbed(side_by_side(runs, ["options", "workers", "repeat"]), ("native", "other"), KEY)
 
 
 def undisturbed(pairs: pd.DataFrame, arms: tuple[str, str], key: list[str]) -> pd.DataFrame:
@@ -171,9 +172,9 @@ def repeats_of(both: Sides) -> Iterator[tuple[Row, Row]]:
     return ((row, others[row["repeat"]]) for row in both[0] if row["repeat"] in others)
 
 
-def names_of_pair(study: Study, pair: PointPair) -> tuple[str, str]:
+def names_of_pair(names: Names, pair: PointPair) -> tuple[str, str]:
     """Return the names of native DDP and of the framework that is compared with it."""
-    return study.names[COMPARED[0]], study.names.get(pair.framework, NAMES[pair.framework])
+    return names[COMPARED[0]], names.get(pair.framework, NAMES[pair.framework])
 
 
 def in_both(name: str, values: Iterable[Sequence[str]], names: Iterable[str]) -> str:
@@ -185,7 +186,7 @@ def in_both(name: str, values: Iterable[Sequence[str]], names: Iterable[str]) ->
 
 def point_name(pair: PointPair) -> str:
     """Return "at 2 workers (lr=0.1; bucket=5)"."""
-    varied = "; ".join(part for part in (pair.options, pair.native_knobs, pair.horovod_knobs) if part)
+    varied = "; ".join(part for part in (pair.options, pair.native_knobs, pair.other_knobs) if part)
     return clean(f"at {count(pair.workers, 'worker')}{f' ({varied})' if varied else ''}")
 
 
@@ -229,14 +230,14 @@ def compare(study: Study, family: Sequence[str] = ()) -> pd.DataFrame:
     """Return one row for each framework, options, knobs of both and worker count that native DDP has too.
 
     `family`: columns that tell studies apart which are in one table; comparisons of one family are corrected
-    for each other. None: all rows are one family. `framework` is the other one, and `horovod_knobs` are its
+    for each other. None: all rows are one family. `framework` is the other one, and `other_knobs` are its
     knobs, whichever it is. The ratio is symmetric in the two names. What is not known is NaN.
     """
     table = side_by_side(study.runs[POINT].drop_duplicates(), ["options", "workers"])
     table["place"] = table["framework"].map(list(NAMES).index)
     table["series"] = table.groupby(KEY[:3], sort=False).ngroup()
     table = table.sort_values(["place", "series", "workers"], kind="stable")[KEY]
-    ratios = paired_ratios(study, paired_runs(study), KEY, ("native", "other"), family)
+    ratios = paired_ratios(study, paired_runs(study.runs), KEY, ("native", "other"), family)
     table = table.merge(ratios, on=KEY, how="left")
     medians = study.timed.runs.groupby(POINT, sort=False)[study.throughput].median()
     both = side_by_side(medians.rename("median").reset_index(), ["options", "workers"])
@@ -262,12 +263,14 @@ def paired_ratios(
 
     The ratio is that of the throughputs of the two `arms`, whose columns of `pairs` end in their names.
     """
-    logs = paired_logarithms(study, pairs, arms)
+    logs = paired_logarithms(study.throughput, pairs, arms)
     launches = stats.launches_of(pairs, key)
     table = pairs.groupby(launches.point)[key].first()
     table["pairs"] = launches.sizes
     table["coverage"] = stats.coverage(table["pairs"])
-    first, second = (stats.block_deviations(study, pairs[f"run_{arm}"].to_list()) for arm in arms)
+    first, second = (
+        stats.block_deviations(study.epochs, study.throughput, pairs[f"run_{arm}"].to_list()) for arm in arms
+    )
     ends = zip(*stats.bounds(launches.replicates(logs, first - second), 1 - study.significance), strict=True)
     samples = [np.asarray(values) for _, values in pd.Series(logs).groupby(launches.point)]
     contrasts = [stats.contrast_of([values], of) for values, of in zip(samples, ends, strict=True)]
@@ -280,10 +283,10 @@ def paired_ratios(
 
 
 def paired_logarithms(
-    study: Study, pairs: pd.DataFrame, arms: tuple[str, str] = ("native", "other")
+    throughput: str, pairs: pd.DataFrame, arms: tuple[str, str] = ("native", "other")
 ) -> Array:
     """Return the logarithm of each pair's ratio of throughputs, of the first arm over the second."""
-    first, second = (pairs[f"{study.throughput}_{arm}"] for arm in arms)
+    first, second = (pairs[f"{throughput}_{arm}"] for arm in arms)
     return np.asarray(np.log(first / second), dtype=np.float64)
 
 
@@ -366,15 +369,15 @@ def _withheld(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(outcome=table["outcome"].mask(doubted, WITHHELD))
 
 
-def with_clocks(study: Study) -> pd.DataFrame:
+def with_clocks(runs: pd.DataFrame, budgets: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with `mhz`, the mean clock of their workers' cores; NaN where it is not recorded."""
-    clocks = study.budgets["frequency_mhz"].astype(float).groupby(study.budgets["run"].astype(str)).mean()
-    return study.runs.join(clocks.rename("mhz"), on="run")
+    clocks = budgets["frequency_mhz"].astype(float).groupby(budgets["run"].astype(str)).mean()
+    return runs.join(clocks.rename("mhz"), on="run")
 
 
 def speed_facts(study: Study) -> Mapping[Hashable, Row]:
     """Return what else decides the speed of a point, by POINT: medians of its runs."""
-    points = with_clocks(study.timed).groupby(POINT, sort=False)
+    points = with_clocks(study.timed.runs, study.timed.budgets).groupby(POINT, sort=False)
     facts: Mapping[Hashable, Row] = points[[*TOOK, "mhz"]].median().to_dict("index")
     return facts
 
@@ -384,7 +387,7 @@ def _doubt(row: Row, facts: Mapping[Hashable, Row], equal: Equality) -> str:
     most of it, or hide one; empty where nothing is known.
     """
     native = facts[row["options"], COMPARED[0], row["native_knobs"], row["workers"]]
-    other = facts[row["options"], row["framework"], row["horovod_knobs"], row["workers"]]
+    other = facts[row["options"], row["framework"], row["other_knobs"], row["workers"]]
     if equal.is_shown(row):
         return causes_beside(row, native, other, equal)
     if medians_disagree(row):
@@ -434,7 +437,7 @@ def medians_disagree(row: Row) -> bool:
     return paired * unpaired < 0 and abs(paired - unpaired) > SAME_RATIO
 
 
-def of_compared_pair(arms: pd.DataFrame) -> pd.DataFrame:
+def select_compared_pair(arms: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of native DDP and Horovod."""
     return arms[arms["framework"] == COMPARED[1]].reset_index(drop=True)
 
@@ -450,7 +453,9 @@ def each_against_native(study: Study, arms: pd.DataFrame, arms_iou: pd.DataFrame
     medians = study.timed.runs.groupby(POINT, sort=False)[["step_seconds", "busy_share"]].median()
     both = side_by_side(medians.reset_index(), ["options", "workers"])
     table = table.merge(both, on=KEY, how="left")
-    table = table.merge(_same_weights(study), on=KEY, how="left").fillna({"same_weights": ""})
+    table = table.merge(_same_weights(study.runs, study.evaluations), on=KEY, how="left").fillna(
+        {"same_weights": ""}
+    )
     table["step_ms"] = 1000 * table["step_seconds_native"]
     for ratio, cost in zip(bounded("ratio"), bounded("cost_ms"), strict=True):
         table[cost] = table["step_ms"] * (table[ratio] - 1)
@@ -463,16 +468,16 @@ def each_against_native(study: Study, arms: pd.DataFrame, arms_iou: pd.DataFrame
         outcome.replace(HOROVOD_FASTER, f"{NAMES[framework]} faster")
         for outcome, framework in zip(table["outcome"], table["framework"], strict=True)
     ]
-    return table.rename(columns={"horovod_knobs": "knobs"})[_WRAPPER_COLUMNS]
+    return table.rename(columns={"other_knobs": "knobs"})[_WRAPPER_COLUMNS]
 
 
-def _same_weights(study: Study) -> pd.DataFrame:
+def _same_weights(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.DataFrame:
     """Return in how many pairs of runs of a repeat the last evaluation was of the same weights.
 
     No row where no pair was evaluated, as emulated runs are not.
     """
-    last = study.evaluations.drop_duplicates("run", keep="last").set_index("run")["weights_sha256"]
-    evaluated = study.runs.assign(weights=study.runs["run"].map(last)).dropna(subset="weights")
+    last = evaluations.drop_duplicates("run", keep="last").set_index("run")["weights_sha256"]
+    evaluated = runs.assign(weights=runs["run"].map(last)).dropna(subset="weights")
     pairs = side_by_side(evaluated, ["options", "workers", "repeat"])
     pairs["same"] = pairs["weights_native"] == pairs["weights_other"]
     counted = pairs.groupby(KEY, sort=False)["same"].agg(["sum", "size"]).reset_index()

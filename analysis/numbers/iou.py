@@ -37,6 +37,7 @@ from analysis.study import (
     POINT,
     RECOMMENDED_REPEATS,
     Array,
+    Score,
     Study,
     bounded,
 )
@@ -177,7 +178,7 @@ def judged_points(
     study: Study, points: Sequence[PointSeeds], baselines: Sequence[PointSeeds | None]
 ) -> Iterator[tuple[dict[str, object], MarginTest]]:
     """Yield the cells of each point, and whether it is not inferior to 1 worker of its series."""
-    pairs = _of_known_images(study, [
+    pairs = _known_pairs(study.provenance_known, [
         (point, baseline) if baseline and point.workers != 1 else None
         for point, baseline in zip(points, baselines, strict=True)
     ])  # fmt: skip
@@ -208,11 +209,11 @@ def judged_points(
         yield cells | {"epochs_needed": needed, "not_judged": why_not}, test
 
 
-def _of_known_images(
-    study: Study, pairs: Sequence[tuple[PointSeeds, PointSeeds] | None]
+def _known_pairs(
+    provenance_known: bool, pairs: Sequence[tuple[PointSeeds, PointSeeds] | None]
 ) -> list[tuple[PointSeeds, PointSeeds] | None]:
     """Return the pairs whose scores may be compared; None where nothing tells the test images."""
-    return list(pairs) if study.provenance_known else [None] * len(pairs)
+    return list(pairs) if provenance_known else [None] * len(pairs)
 
 
 def _reasons(
@@ -252,7 +253,7 @@ def reasons_at(
         yield f"no run on 1 worker to compare with: {cure}"
     elif baseline and point.ious:
         yield from _evidence(study, point, baseline, test)
-    yield from _evaluated(study, point, test)
+    yield from _evaluated(study.iou_scope, study.score, point, test)
 
 
 def iou_between_frameworks(study: Study) -> pd.DataFrame:
@@ -272,7 +273,7 @@ def iou_between_frameworks(study: Study) -> pd.DataFrame:
     ]
     better = [max(pair, key=lambda point: point.score) for pair in pairs]
     learning = learning_of(better, study.criteria.iou_margin)
-    known = _of_known_images(study, pairs)
+    known = _known_pairs(study.provenance_known, pairs)
     # Equal to the last digit in each seed, after however few steps: the frameworks train the same.
     reasons: list[UnjudgedReason] = [
         "" if reason in ("steps", "rising") and one.ious == two.ious and each.learned != "no" else reason
@@ -298,12 +299,12 @@ def iou_between_frameworks(study: Study) -> pd.DataFrame:
             **difference,
             "options": point.options,
             "native_knobs": point.knobs,
-            "horovod_knobs": other.knobs,
+            "other_knobs": other.knobs,
             "workers": point.workers,
             "framework": framework,
             "margin": margin,
             "equal_within_margin": test.shown,
-            "why": "; ".join([*evidence, *_evaluated(study, point, test)]),
+            "why": "; ".join([*evidence, *_evaluated(study.iou_scope, study.score, point, test)]),
         })  # fmt: skip
     return pd.DataFrame(rows, columns=_BETWEEN_COLUMNS)
 
@@ -332,7 +333,7 @@ def seeds_of(study: Study) -> list[PointSeeds]:
     constants = (last["true_positive"] + last["false_negative"]) / last.sum(axis="columns", skipna=False)
     runs = study.runs.assign(constant=study.runs["run"].map(constants).astype(float))
     runs["seed"] = runs["seed"].fillna(runs["repeat"]).astype(int)
-    trained = trained_of(study)
+    trained = trained_of(study.evaluations, study.runs, study.image_ious)
     points = []
     groups: dict[Any, pd.DataFrame] = dict(iter(runs.groupby(POINT, sort=False)))
     for key, own in groups.items():
@@ -398,15 +399,15 @@ def _evidence(study: Study, point: PointSeeds, other: PointSeeds, test: MarginTe
     yield from lines("iou_evidence", test=test, point=point, other=other, study=study, why_not=why_not)
 
 
-def _evaluated(study: Study, point: PointSeeds, test: MarginTest) -> Iterator[str]:
+def _evaluated(iou_scope: str, score: Score, point: PointSeeds, test: MarginTest) -> Iterator[str]:
     """Yield on how many images the IoU was computed, if any was, and how many runs diverged, and of what."""
     images = point.test_images
-    known = f"{images:.0f} test {study.score.samples}, {study.iou_scope}"
+    known = f"{images:.0f} test {score.samples}, {iou_scope}"
     if point.ious:
         yield "test images unknown" if math.isnan(images) else known
     for owner, runs in test.diverged.items():
         if runs:
-            yield f"{count(runs, 'run')} of {owner} diverged, so no {study.score.title} for that seed"
+            yield f"{count(runs, 'run')} of {owner} diverged, so no {score.title} for that seed"
 
 
 def task_scores(study: Study) -> pd.DataFrame:

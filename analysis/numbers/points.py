@@ -54,7 +54,7 @@ def summarise(study: Study) -> pd.DataFrame:
         points, "iou", stats.launches_of(study.runs, POINT).bounded(_values(study.runs["iou"]), stats.SHARE)
     )
     speeds = _values(runs[study.throughput])
-    deviations = stats.block_deviations(study, runs["run"].to_list())
+    deviations = stats.block_deviations(study.epochs, study.throughput, runs["run"].to_list())
     ends = np.exp(launches.interval(np.log(speeds), deviations))
     stats.add_bounded(points, "throughput", [launches.medians(speeds), *ends])
     in_images = ends if study.throughput == "images_per_second" else np.full_like(ends, np.nan)

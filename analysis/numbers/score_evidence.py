@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from analysis.study import FEWEST_REPEATS, NAN, POINT, RUNNING, SERIES, Array, Study
+from analysis.study import FEWEST_REPEATS, NAN, POINT, RUNNING, SERIES, Array
 from unet_scaling.study.options import FEWEST_JUDGED_STEPS, FEWEST_TEST_SAMPLES
 
 # What a score that still rises is not thought to make up for.
@@ -55,9 +55,11 @@ class ScoreEvidence:
         return math.ceil(FEWEST_JUDGED_STEPS / self.epoch_steps) if self.epoch_steps > 0 else NAN
 
 
-def trained_of(study: Study) -> dict[tuple[Any, ...], ScoreEvidence]:
+def trained_of(
+    evaluations: pd.DataFrame, runs: pd.DataFrame, image_ious: Mapping[str, Array]
+) -> dict[tuple[Any, ...], ScoreEvidence]:
     """Return what stands behind the scores of each point, by POINT."""
-    evaluations = study.evaluations.assign(run=study.evaluations["run"].astype(str))
+    evaluations = evaluations.assign(run=evaluations["run"].astype(str))
     of_run = evaluations.groupby("run")
     change = evaluations[["epochs", "iou"]].astype(float)
     change -= of_run[["epochs", "iou"]].shift()
@@ -66,8 +68,8 @@ def trained_of(study: Study) -> dict[tuple[Any, ...], ScoreEvidence]:
         "rise": (change["iou"] / change["epochs"]).groupby(evaluations["run"]).last(),
         "fallen": of_run["iou"].max() - of_run["iou"].last(),
     }
-    mapped = {name: study.runs["run"].map(values).astype(float) for name, values in found.items()}
-    runs = study.runs.assign(**mapped, seed=study.runs["seed"].fillna(study.runs["repeat"]).astype(int))
+    mapped = {name: runs["run"].map(values).astype(float) for name, values in found.items()}
+    runs = runs.assign(**mapped, seed=runs["seed"].fillna(runs["repeat"]).astype(int))
     runs["steps"] = runs["epochs"] * runs["steps_per_epoch"]
     scores = evaluations.merge(runs[["run", *SERIES]], on="run").groupby(SERIES)
     constant = (scores["iou"].nunique() == 1) & (scores["run"].nunique() >= FEWEST_REPEATS)
@@ -83,7 +85,7 @@ def trained_of(study: Study) -> dict[tuple[Any, ...], ScoreEvidence]:
             running=medians["iou_running"],
             statistics=str(own["statistics"].iloc[-1]),
             is_constant=bool(constant.get(key[:-1], default=False)),
-            images={seed: study.image_ious[run] for seed, run in of_runs if run in study.image_ious},
+            images={seed: image_ious[run] for seed, run in of_runs if run in image_ious},
         )
     return trained
 

@@ -337,9 +337,9 @@ class Blocks:
     seconds: Array
 
 
-def epoch_blocks(study: Study, runs: Sequence[str]) -> Blocks:
+def epoch_blocks(epochs: pd.DataFrame, throughput: str, runs: Sequence[str]) -> Blocks:
     """Return the blocks of these runs, in their order, without warm-up and stalled epochs."""
-    epochs = study.epochs[~(study.epochs["warmup"].astype(bool) | study.epochs["stalled"].astype(bool))]
+    epochs = epochs[~(epochs["warmup"].astype(bool) | epochs["stalled"].astype(bool))]
     launch = pd.Index(runs).get_indexer(pd.Index(epochs["run"]))
     order = np.lexsort((epochs["epoch"].to_numpy(), launch))
     order = order[launch[order] >= 0]
@@ -353,19 +353,19 @@ def epoch_blocks(study: Study, runs: Sequence[str]) -> Blocks:
         flat = np.bincount(block, weights.to_numpy(dtype=np.float64), minlength=len(runs) * MOST_BLOCKS)
         return np.asarray(flat, dtype=np.float64).reshape(len(runs), MOST_BLOCKS)
 
-    in_images = study.throughput == "images_per_second"
+    in_images = throughput == "images_per_second"
     work = epochs["images"] if in_images else pd.Series(1.0, index=epochs.index)
     return Blocks(sizes, counts, sums(work), sums(epochs["seconds"]))
 
 
-def block_deviations(study: Study, runs: Sequence[str]) -> Array:
+def block_deviations(epochs: pd.DataFrame, throughput: str, runs: Sequence[str]) -> Array:
     """Return the logarithm of each launch's throughput over resampled blocks, minus that over all of them.
 
     (REALISATIONS, launches), in the order of `runs`, which may name a run more than once; zeros for a launch
     of fewer than 2 epochs, which says nothing about the noise within it.
     """
     launch, names = pd.factorize(pd.Index(runs))
-    blocks = epoch_blocks(study, list(names))
+    blocks = epoch_blocks(epochs, throughput, list(names))
     deviations = np.zeros((REALISATIONS, len(names)))
     for count in np.unique(blocks.counts[blocks.counts >= _FEWEST_BLOCKS]):
         chosen = np.flatnonzero(blocks.counts == count)

@@ -83,12 +83,12 @@ def played_table(study: Study, points: Sequence[PointSeeds]) -> pd.DataFrame:
 def points_of(study: Study) -> list[PointSeeds]:
     """Return every point of the played and the real runs, those of which every run diverged among them."""
     parts = reversed(study.real_and_played)
-    points = [point for kind, part in parts for point in _of_kind(kind, part)]
+    points = [point for kind, part in parts for point in _list_points(kind, part)]
     series = list(dict.fromkeys(point.series for point in points))
     return sorted(points, key=lambda point: (series.index(point.series), point.workers, point.kind))
 
 
-def _of_kind(kind: Literal["real", "played"], study: Study) -> Iterator[PointSeeds]:
+def _list_points(kind: Literal["real", "played"], study: Study) -> Iterator[PointSeeds]:
     """Yield the points, those of which every run diverged last."""
     points = [replace(point, kind=kind) for point in seeds_of(study)]
     yield from points
@@ -427,7 +427,7 @@ def _answer(quality: PlayedQuality, kept: Sequence[KeptIou]) -> Answer:
     point = (first.options, first.framework, first.knobs, first.workers)
     rows = quality.plan.to_dict("records")
     row = next((row for row in rows if tuple(row[name] for name in POINT) == point), None)
-    said = partial(lines, "played", study=study, kept=first, row=row, device=device_of(study))
+    said = partial(lines, "played", study=study, kept=first, row=row, device=device_of(study.headers))
     has_time = row is not None and not math.isnan(row["seconds_to_target"])
     tiles = (
         Tile("Speed", "not measured", "played: the seconds are of no real number of workers", "unknown"),

@@ -1,6 +1,6 @@
 """Predictions of points that are not measured yet: written to a file, later held against the runs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from analysis.study import CONFIDENCE, NAN, POINT, SERIES, Array, Names, Study, 
 from analysis.text import count, listed, number, number_with_interval, percent
 from unet_scaling import commit
 from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.format.record_lines import Header
 
 
 def predict_study(folder: Path, study: Study, workers: Sequence[int]) -> PredictionFile:
@@ -53,16 +54,16 @@ def predict_study(folder: Path, study: Study, workers: Sequence[int]) -> Predict
         commit=head,
         dirty=dirty,
         unit=study.unit,
-        inputs=prediction_inputs(folder, study),
-        points=[_point(study, series, each) for series in known for each in workers],
+        inputs=prediction_inputs(folder, study.headers),
+        points=[_point(study.headers, study.runs, series, each) for series in known for each in workers],
     )
 
 
-def _point(study: Study, series: Series, workers: int) -> PredictedPoint:
+def _point(headers: Mapping[str, Header], runs: pd.DataFrame, series: Series, workers: int) -> PredictedPoint:
     at = series.counts.at(workers)
     forecast = series.fitted.at(at, series.work)
-    alike = (study.runs[SERIES] == list(series.key)).all(axis=1)
-    config = study.headers[study.runs.loc[alike, "run"].iloc[0]].config
+    alike = (runs[SERIES] == list(series.key)).all(axis=1)
+    config = headers[runs.loc[alike, "run"].iloc[0]].config
     options, _, knobs = series.key
     ratio = workers / float(series.counts.workers[-1])
     far = f"{ratio:.3g} times the most workers measured; no prediction so far out was held against runs"

@@ -20,7 +20,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from analysis.read.options import guard_defaults
 from analysis.read.records import name_of
-from analysis.study import FORECAST_COLUMNS, NAN, PING_PONG_COLUMNS, POINT, Explained, Study, bounded
+from analysis.study import FORECAST_COLUMNS, NAN, PING_PONG_COLUMNS, POINT, Explained, bounded
 from analysis.text import count
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.files import (
@@ -216,9 +216,9 @@ def _read_prediction(path: Path) -> PredictionFile:
     return PredictionFile.model_validate_json(json.dumps(read_json_with_checksum(path)))
 
 
-def prediction_inputs(folder: Path, study: Study) -> list[InputFile]:
+def prediction_inputs(folder: Path, headers: Mapping[str, Header]) -> list[InputFile]:
     """Return every file that a prediction of this study uses, with its SHA-256."""
-    records = [place / RECORD_NAME for place in list_run_folders(folder) if name_of(place) in study.headers]
+    records = [place / RECORD_NAME for place in list_run_folders(folder) if name_of(place) in headers]
     return [InputFile(file=str(path.relative_to(folder)), sha256=_sha256(path)) for path in records]
 
 
@@ -240,7 +240,9 @@ def series_sha256(config: RunConfig) -> str:
     return config.model_copy(update=series).digest()
 
 
-def read_forecasts(folder: Path, study: Study) -> tuple[pd.DataFrame, list[str]]:
+def read_forecasts(
+    folder: Path, headers: Mapping[str, Header], runs: pd.DataFrame
+) -> tuple[pd.DataFrame, list[str]]:
     """Return FORECAST_COLUMNS of every prediction file of a study, and the files that cannot be read.
 
     `unscored` says why a prediction is not held against the runs; empty where it is.
@@ -255,10 +257,8 @@ def read_forecasts(folder: Path, study: Study) -> tuple[pd.DataFrame, list[str]]
     records = _point_records(folder) if files else {}
     # How the tables name each measured point.
     names = {
-        (series_sha256(study.headers[row["run"]].config), int(row["workers"])): {
-            name: row[name] for name in POINT
-        }
-        for row in study.runs.drop_duplicates(POINT).to_dict("records")
+        (series_sha256(headers[row["run"]].config), int(row["workers"])): {name: row[name] for name in POINT}
+        for row in runs.drop_duplicates(POINT).to_dict("records")
     }
     rows = []
     for name, file in files.items():

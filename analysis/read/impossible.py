@@ -87,10 +87,10 @@ def infidelity(record: Record, stalled: Collection[int] = ()) -> str:
                 quota.idle_share * seconds, most, facts.thread_seconds["training"],
             ))  # fmt: skip
         sums.append(np.sum(rows, axis=0).tolist())
-    return next((fault for worker, each in enumerate(sums) for fault in _of_quota(worker, each)), "")
+    return next((fault for worker, each in enumerate(sums) for fault in _slowing_faults(worker, each)), "")
 
 
-def _of_quota(worker: int, sums: Sequence[float]) -> Iterator[str]:
+def _slowing_faults(worker: int, sums: Sequence[float]) -> Iterator[str]:
     """Yield in what a worker was not slowed as it should be, by its sums in seconds of the slowed machine."""
     seconds, quota, used, throttled, idle, most, training = sums
 

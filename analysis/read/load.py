@@ -102,7 +102,7 @@ def load_study(folder: Path) -> Study:
         told = first_of(list(map(records.name_of, lost)), "run", _MOST_OF_MAPS_NAMED)
         note = f"{told}: records of earlier attempts were removed, perhaps of complete launches"
         study = replace(study, notes=(*study.notes, note))
-    asked = _asked_table(folder, recorded, runs, study) if recorded else None
+    asked = _asked_table(folder, recorded, runs, study.all_left_out) if recorded else None
     until = recorded.until if recorded else None
     early = further = False
     if asked is not None:
@@ -376,7 +376,7 @@ def _without_times(played: Study) -> Study:
 def _with_other_files(study: Study, folder: Path) -> Study:
     """Add what the files beside the records hold, and a note on each that cannot be used."""
     ping_pongs, problems = read_ping_pongs(folder)
-    forecasts, changed = read_forecasts(folder, study)
+    forecasts, changed = read_forecasts(folder, study.headers, study.runs)
     with_maps = study.with_maps
     explained, unexplained = read_manifests(folder, with_maps.saliency, with_maps.headers)
     return replace(
@@ -388,10 +388,12 @@ def _with_other_files(study: Study, folder: Path) -> Study:
     )
 
 
-def _asked_table(folder: Path, recorded: StudyConfig, runs: records.Loaded, study: Study) -> pd.DataFrame:
+def _asked_table(
+    folder: Path, recorded: StudyConfig, runs: records.Loaded, all_left_out: pd.DataFrame
+) -> pd.DataFrame:
     """Return ASKED_COLUMNS: a row per run that study.json asks for, and per further repeat of its points."""
     complete, left_out = runs
-    states = study.all_left_out.set_index("run")["state"].to_dict()
+    states = all_left_out.set_index("run")["state"].to_dict()
     configs = [run.config for run in complete]
     asked = [*with_common_places(recorded.configs(), configs)]
     points = {_point(config): number for number, config in enumerate(asked)}

@@ -45,6 +45,15 @@ def _repeats_of_undecided(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(repeats_needed=told)
 
 
+def _against_horovod(table: pd.DataFrame) -> pd.DataFrame:
+    """Return comparisons with Horovod alone, under the public name of its knobs."""
+    return table.rename(columns={"other_knobs": "horovod_knobs"}).drop(columns="framework", errors="ignore")
+
+
+def _not_measured(table: pd.DataFrame) -> pd.DataFrame:
+    return table[table["source"] != "measured"].drop(columns="source") if len(table) else table
+
+
 def _with_reasons(table: pd.DataFrame) -> pd.DataFrame:
     """Return what stands against "not inferior", where it is in doubt."""
     clear = table["non_inferior"].isin(("yes", "baseline"))
@@ -121,7 +130,7 @@ TABLES = (
         stalled | true: far longer than the run's other epochs, not used for timing either
         """,
         "One row per epoch of each run, warm-up included."),
-    Table("evaluations.csv", lambda report: report.study.evaluations, """
+    Table("evaluations", lambda report: report.study.evaluations, """
         run, epochs | epochs trained before it
         training_seconds | of these epochs
         images | evaluated
@@ -132,7 +141,7 @@ TABLES = (
         weights_sha256 | of the weights: equal where two runs learned exactly the same
         """,
         "One row per evaluation of each run."),
-    Table("comparison.csv", lambda report: report.comparisons.drop(columns="framework"), _PAIR + """
+    Table("comparison.csv", lambda report: _against_horovod(report.comparisons), _PAIR + """
         pairs | repeats that both have | pairs | ,.0f
         ratio ± | throughput of native DDP / Horovod, paired by repeat; the intervals of all comparisons of
             the study hold together
@@ -201,7 +210,7 @@ TABLES = (
         "Points without an overhead budget have no row.", "budget",
         "Lost efficiency in parts, with the most workers",
         lambda table: table.groupby(SERIES, sort=False).tail(1)),
-    Table("differences", lambda report: report.differences, _PAIR + """
+    Table("differences", lambda report: _against_horovod(report.differences), _PAIR + """
         pairs | repeats that both have
         difference ± | ratio of throughputs, native DDP / Horovod, less 1: the sum of the parts
         """ + _OVERHEAD,
@@ -228,7 +237,7 @@ TABLES = (
         "One row per pair of hosts and job (`ping_pong = true` in the cluster file).",
         "budget", "MPI between two hosts, one message at a time, before the runs",
         pair_table),
-    Table("iou.csv", lambda report: report.iou, _POINT + """
+    Table("iou", lambda report: report.iou, _POINT + """
         seeds | runs with their own seed | seeds | ,.0f
         test_images | images evaluated in each
         iou ± | | {score} | .4f ±
@@ -252,7 +261,9 @@ TABLES = (
             images, a score that no longer rises and that can tell; else empty
         (why_not) | | why not | text
         """,
-        "", "iou", "{score} of every point against the same framework on 1 worker", _with_reasons),
+        "Columns of `summary.csv`, too, where those that do not name the score begin with `iou_`.", "iou",
+        "{score} of every point against the same framework on 1 worker", _with_reasons,
+        widens="summary.csv", prefix="iou_"),
     Table("task_scores.csv", lambda report: report.task_scores, _POINT + """
         score | its name, as the task gives it | score | text
         judged | true: the first one, by which the study is decided; the others have no margin
@@ -263,23 +274,25 @@ TABLES = (
         "not corrected for the number of scores, and nothing is concluded from those that are not judged.",
         "iou", "further scores of the task: they have no margin, and nothing is decided by them",
         lambda table: table[~table["judged"].astype(bool)]),
-    Table("evaluation_scores.csv", lambda report: report.study.subject.scores, """
+    Table("evaluation_scores", lambda report: report.study.subject.scores, """
         run, epochs | epochs trained before it
         score | its name, as the task gives it
         value | of this evaluation
         """,
         "One row per evaluation and score of each run, where a task has more than one."),
-    Table("iou_between_frameworks.csv",
-        lambda report: report.iou_between.drop(columns="framework"), _PAIR + """
+    Table("iou_between_frameworks",
+        lambda report: _against_horovod(report.iou_between), _PAIR + """
         pairs | repeats that both have | pairs | ,.0f
         difference ± | IoU of native DDP minus that of Horovod
             | difference {short_native} - {short_horovod} | +.4f ±
-        margin | the one used, as in iou.csv, here of the better of the two
+        margin | the one used, as in `iou`, here of the better of the two
         equal_within_margin | yes, no, suggests either, not shown, or not judged
             | equal within the margin | badge
         why | what stands behind the answer
         """,
-        "", "iou", "{score} of {native} against {horovod}"),
+        "Columns of `comparison.csv`, too, where those that do not name the score begin with `iou_`.", "iou",
+        "{score} of {native} against {horovod}",
+        widens="comparison.csv", prefix="iou_"),
     Table("played.csv", lambda report: report.played.points, _POINT + """
         kind | played: one worker trained as so many; real: so many workers trained | runs | text
         seeds | runs with their own seed | seeds | ,.0f
@@ -289,18 +302,18 @@ TABLES = (
         (verdict) | | verdict | badge
         pairs | seeds that both have
         diverged | runs of the point that diverged | diverged | ,.0f
-        constant_iou, learned, margin | as in iou.csv
+        constant_iou, learned, margin | as in `iou`
         verdict | baseline; no loss or loss: the whole interval lies above or below minus the margin;
-            diverges: a run did; not judged as in iou.csv; else undecided. 3 or 4 pairs only suggest it
+            diverges: a run did; not judged as in `iou`; else undecided. 3 or 4 pairs only suggest it
         why | what stands behind the verdict
-        steps, not_judged | as in iou.csv
+        steps, not_judged | as in `iou`
         """,
         "Where a study has played runs (`training.plays`, [plan_quality.md](plan_quality.md)): the IoU of "
         "played and of real runs at every number of workers.", "played",
         "{score} of played and real runs at every number of workers",
         _without_zeros),
     Table("plan.csv", lambda report: report.played.plan, _POINT + """
-        target_iou | as in `cost.csv` | {score} to reach | .2f
+        target_iou | as in `cost` | {score} to reach | .2f
         runs, runs_to_target | played and real runs, and how many of them reach it
         (runs_to_target) | | runs that reach it | ,.0f
         epochs_to_target ± | until the first evaluation that reaches it | epochs to it | ~3 ±
@@ -329,7 +342,7 @@ TABLES = (
         """,
         "One row per played run. Its times stay in its record: they are of no real number of workers.",
         ),
-    Table("cost.csv", lambda report: report.cost, _POINT + """
+    Table("cost", lambda report: report.cost, _POINT + """
         nodes | distinct hosts of a run
         training_seconds ± | all epochs; without start, evaluation and checkpoints
             | training, {time} | ~3 time ±
@@ -342,7 +355,7 @@ TABLES = (
         node_hours_to_target ± |
         runs_to_target | how many runs reached it
         """,
-        "", "cost", "Time and cost of every point"),
+        "Columns of `summary.csv`, too.", "cost", "Time and cost of every point", widens="summary.csv"),
     Table("strategies.csv", lambda report: report.strategies, _POINT + """
         against | options of the same point with gradients averaged at every step
         pairs | repeats that both have | pairs | ,.0f
@@ -353,7 +366,7 @@ TABLES = (
             | gain without any exchange | .0%
         difference ± | of the score to the point beside it, paired by seed | {score} - averaged gradients
             | +.4f ±
-        margin | the one used, as in iou.csv
+        margin | the one used, as in `iou`
         non_inferior | yes, no, suggests either, not shown, or not judged | {score} kept | badge
         doubts | requirements of a fair comparison that both points do not meet | not met | text
         outcome | faster: with a score that is not inferior; faster, at a loss; faster, loss not excluded;
@@ -380,8 +393,7 @@ TABLES = (
         """,
         "GPUs of the points that recorded them, medians over launches of the epochs in use.",
         "cost", "GPUs of every point"),
-    Table("request.csv", lambda report: report.request, _POINT + """
-        source | measured, or predicted: up to twice the largest count measured | | text
+    Table("request.csv", lambda report: _not_measured(report.request), _POINT + """
         step_seconds ± | of one step; older logs without `--images`: of the work of a worker's epoch
             | step, s | ~3 ±
         efficiency ± | speed-up over 1 worker of the series / workers | efficiency | .2f ±
@@ -390,8 +402,8 @@ TABLES = (
         coverage | confidence of the interval of the efficiency; empty where there is none
         why | what the interval lacks
         """,
-        "What to know before asking for nodes.", "request", "Predicted step time, efficiency and cost",
-        lambda table: table[table["source"] != "measured"]),
+        "What to know before asking for nodes of counts that are not measured, up to twice the largest one.",
+        "request", "Predicted step time, efficiency and cost"),
     Table("predictions.csv", lambda report: report.predictions, """
         options, framework, knobs | the series | | point
         fitted_on | smallest and largest worker count of the fit | fitted on workers | text
@@ -494,7 +506,10 @@ TABLES = (
 def table_files(report: Report) -> dict[str, bytes]:
     """Return the contents of the table files, by file name."""
     made = [table for table in TABLES if table.is_file and table.is_made(report)]
-    return {table.name(report): table.content(report) for table in made}
+    return {
+        table.name(report): table.content(report, [each for each in TABLES if each.widens == table.file])
+        for table in made
+    }
 
 
 def grids(report: Report, section: str) -> tuple[Grid, ...]:

@@ -13,12 +13,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.judge.answer import NO_CLUSTER_FILE, is_of_slurm, study_file_name
-from analysis.judge.trust import Tile
+from analysis.judge.answer import NO_CLUSTER_FILE, Answer, is_of_slurm, study_file_name
 from analysis.kinds.assemble import Report
-from analysis.report.columns import table_of
-from analysis.report.tables import Column, integer_column, number_column, point_keys, text_column
-from analysis.study import CONFIDENCE, NAMES, Names, Score, Study
+from analysis.report.columns import TABLES, table_of
+from analysis.report.tables import Column, Table, integer_column, number_column, point_keys, text_column
+from analysis.study import COMPARED, CONFIDENCE, NAMES, Names, Score, Study
 from analysis.text import (
     clean,
     count,
@@ -31,6 +30,7 @@ from analysis.text import (
 from unet_scaling import PROJECT
 from unet_scaling.base.texts import PASTED
 from unet_scaling.format.facts import FACTS, values_of, version_facts
+from unet_scaling.format.record_lines import Header, ScriptHeader
 from unet_scaling.study.config import ALL_FRAMEWORKS, SHARED_TABLES, TASK_OPTIONS, RunConfig
 from unet_scaling.study.frameworks import OPTION_TABLES
 from unet_scaling.study.options import TASK_SWITCHES, TaskOptions
@@ -70,9 +70,9 @@ def _renamed(title: str, names: Names) -> str:
     return title
 
 
-def origin_line(study: Study) -> str:
+def origin_line(headers: Mapping[str, Header], scripts: Mapping[str, ScriptHeader]) -> str:
     """Return commit, hosts and days of the used runs in one sentence; empty for logs that carry none."""
-    found = [*study.headers.values(), *study.scripts.values()]
+    found = [*headers.values(), *scripts.values()]
     if not found:
         return ""
     code = count(len({each.commit for each in found}), "commit")
@@ -173,12 +173,10 @@ def _toml(value: object) -> str:
 SCHEMA_VERSION = 3
 # More than any measurement has, and the same on every processor: as in the CSV files.
 _SIGNIFICANT_DIGITS = 10
+# The tables that have a file as well.
 _LISTED = {
-    "points": "summary.csv", "comparisons": "comparison.csv", "iou": "iou.csv", "played": "played.csv",
-    "plan": "plan.csv", "task_scores": "task_scores.csv",
-    # These have no file.
-    "checks": "checks", "diagnoses": "diagnoses", "differences": "differences", "network": "network",
-    "left_out": "left_out",
+    "points": "summary.csv", "comparisons": "comparison.csv", "played": "played.csv", "plan": "plan.csv",
+    "task_scores": "task_scores.csv",
 }  # fmt: skip
 
 
@@ -199,7 +197,7 @@ def speed_columns(report: Report) -> list[Column]:
 def played_short_columns(report: Report) -> list[Column]:
     """Return the columns on played runs that a terminal or a paper has room for."""
     return [
-        *point_keys(report.study),
+        *point_keys(report.study.names),
         text_column("runs", "kind"),
         integer_column("seeds", "seeds"),
         number_column(report.study.score.title, "iou", ".3f"),
@@ -244,13 +242,14 @@ def summary_json(report: Report) -> str:
             dataclasses.asdict(verdict) | {"pair": verdict.pair and verdict.pair[:4]}
             for verdict in report.verdicts
         ],
-        **{key(name): _rows(report, file) for name, file in _LISTED.items()},
+        **{key(name): _rows(report, table_of(file)) for name, file in _LISTED.items()},
+        **{key(table.file): _rows(report, table) for table in TABLES if not table.is_file},
     }
     maps = report.saliency
     if not maps.is_empty:
         content["saliency"] = {
-            "points": _rows(report, "saliency.csv"),
-            "faithfulness": _rows(report, "saliency_faithfulness.csv"),
+            "points": _rows(report, table_of("saliency.csv")),
+            "faithfulness": _rows(report, table_of("saliency_faithfulness.csv")),
             "sentences": maps.sentences,
             "warnings": maps.warnings,
         }
@@ -258,9 +257,8 @@ def summary_json(report: Report) -> str:
     return json.dumps(_plain(content), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
-def _rows(report: Report, file: str) -> object:
-    """Return the rows of a table with the documented columns of its file."""
-    table = table_of(file)
+def _rows(report: Report, table: Table) -> object:
+    """Return the rows of a table with its documented columns."""
     written = table.written(report)
     made = table.make(report)
     return made[[*written]].rename(columns=written).to_dict("records") if len(made) else []
@@ -316,15 +314,43 @@ def _answers(report: Report) -> Iterator[str]:
         yield f"**{escaped(sentence(report.compared_options))}**"
     for answer in report.answers:
         yield f"**{escaped(labelled(answer.options, answer.headline))}**"
-        yield "\n".join(map(_tile_line, answer.tiles))
-        if answer.next_steps:
-            yield f"Next:\n\n{bullets(map(sentence, answer.next_steps))}"
+        yield bullets(answer_lines(report, answer))
 
 
-def _tile_line(tile: Tile) -> str:
-    title, value, detail = map(escaped, (tile.title, tile.value, sentence(tile.detail)))
-    light = "" if tile.light == "none" else f" ({tile.light})"
-    return f"- {title}{light}: **{value}**. {detail}"
+def answer_lines(report: Report, answer: Answer) -> Iterator[str]:
+    """Yield what stands below a headline: which framework is faster, the tiles, and what to do next."""
+    if comparison := which_framework(report, answer):
+        native, horovod = (report.study.short_names[name] for name in COMPARED)
+        yield f"{native} or {horovod}? {comparison}"
+    for tile in answer.tiles:
+        light = "" if tile.light == "none" else f" [{tile.light}]"
+        yield f"{tile.title}{light} {tile.value}: {tile.detail}"
+    yield from (f"Next: {step}" for step in answer.next_steps)
+
+
+def which_framework(report: Report, answer: Answer) -> str:
+    """Return which framework is slower and why, or the outcome at every count; "" where that is unfair."""
+    compared = report.comparisons[report.comparisons["options"] == answer.options]
+    slower = report.slower.get(answer.options, "")
+    if compared.empty or (answer.kind == "unfair" and (compared["doubts"] != "").any()):
+        return ""
+    if slower and slower not in answer.headline:
+        return sentence(slower)
+    return sentence(outcomes_of(compared))
+
+
+def outcomes_of(compared: pd.DataFrame) -> str:
+    """Return on which workers each outcome of these comparisons is, of several series in how many of them."""
+    if compared.empty:
+        return "the frameworks have no worker count in common"
+    is_one_series = not compared["workers"].duplicated().any()
+    parts = []
+    for outcome, rows in compared.groupby("outcome", sort=False):
+        most = count(int(rows["workers"].max()), "worker")
+        workers = f"on {', '.join([*map(str, rows['workers'][:-1]), most])}"
+        share = f"in {len(rows)} of {count(len(compared), 'comparison')}"
+        parts.append(f"{outcome!s} {workers if is_one_series else share}")
+    return ", ".join(parts)
 
 
 def _played(report: Report) -> Iterator[str]:

@@ -6,13 +6,12 @@ from typing import Any
 import pandas as pd
 
 from analysis.figures.svg import DrawnFigure
-from analysis.judge.answer import Answer
 from analysis.judge.decide import Kind
 from analysis.kinds.assemble import Report
 from analysis.report.columns import TABLES, grids
-from analysis.report.exports import origin_line, origins, reproduction
+from analysis.report.exports import origin_line, origins, outcomes_of, reproduction, which_framework
 from analysis.report.tables import words_of
-from analysis.study import POINT, Study
+from analysis.study import POINT, Names, Study
 from analysis.text import (
     Row,
     chart_number,
@@ -53,7 +52,7 @@ def report_page(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) ->
     """
     study = report.study
     # What logs in the older layout, and emulated runs, cannot say.
-    caveats = restriction_notes(study) if study.provenance_known else study.notes
+    caveats = restriction_notes(study.headers, study.scripts) if study.provenance_known else study.notes
     return page(
         "report",
         name=clean(study.name),
@@ -70,7 +69,7 @@ def report_page(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) ->
         main_figures=figures.get(MAIN, ()),
         sections=list(sections(report, figures)),
         origins=origins(study.subject),
-        origin_line=origin_line(study.subject),
+        origin_line=origin_line(study.subject.headers, study.subject.scripts),
         reproduction=reproduction(study.subject),
         files=[table.name(report) for table in TABLES if table.is_file and table.is_made(report)],
     )
@@ -79,21 +78,20 @@ def report_page(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) ->
 def _measured(report: Report) -> str:
     """Return frameworks, worker counts and repeats in a line, of real and of played runs, and of maps."""
     study = report.study
-    parts = [_runs_line(study, report.points["repeats"])] if len(study.runs) else []
+    parts = [_runs_line(study.runs, study.names, report.points["repeats"])] if len(study.runs) else []
     for label, part in (("played", study.played), ("saliency maps only", study.maps_only)):
         if part is not None and len(part.runs):
-            parts.append(f"{label}: {_runs_line(part, part.runs.groupby(POINT).size())}")
+            parts.append(f"{label}: {_runs_line(part.runs, part.names, part.runs.groupby(POINT).size())}")
     lost = len(study.all_left_out)
     return "; ".join([*parts, f"{count(lost, 'run')} left out"] if lost else parts)
 
 
-def _runs_line(study: Study, repeats: "pd.Series[int]") -> str:
-    runs = study.runs
+def _runs_line(runs: pd.DataFrame, names: Names, repeats: "pd.Series[int]") -> str:
     workers = sorted(runs["workers"].unique())
     used = set(runs["framework"])
-    names = " and ".join(name for framework, name in study.names.items() if framework in used)
+    arms = " and ".join(name for framework, name in names.items() if framework in used)
     counts = ", ".join(map(str, workers)) + (" worker" if workers == [1] else " workers")
-    return f"{names} on {counts}, {count(len(runs), 'run')}, {repeats_text(repeats)} per point"
+    return f"{arms} on {counts}, {count(len(runs), 'run')}, {repeats_text(repeats)} per point"
 
 
 # More remarks or runs left out than this are folded, or left to the tables: nobody reads on.
@@ -130,8 +128,7 @@ def sections(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> It
     is_open |= {"budget": bool(report.diagnoses), "fairness": bool(report.doubts)}
     is_open |= {"left-out": len(study.all_left_out) <= MOST_REMARKS}
     levels = sorted({percent(level, 0) for level in report.comparisons["coverage"].dropna()})
-    silent = study.subject.kind.silent
-    for name in (name for name, is_there in shown.items() if is_there and name not in silent):
+    for name in study.subject.kind.told(name for name, is_there in shown.items() if is_there):
         title, lead = lines("sections", section=name, study=study, report=report, levels=levels)
         told = FOUND[name](report) if name in FOUND else ()
         if name in DOUBTED:
@@ -158,34 +155,9 @@ def sections(report: Report, figures: Mapping[str, Sequence[DrawnFigure]]) -> It
         }
 
 
-def which_framework(report: Report, answer: Answer) -> str:
-    """Return which framework is slower and why, or the outcome at every count; "" where that is unfair."""
-    compared = report.comparisons[report.comparisons["options"] == answer.options]
-    slower = report.slower.get(answer.options, "")
-    if compared.empty or (answer.kind == "unfair" and (compared["doubts"] != "").any()):
-        return ""
-    if slower and slower not in answer.headline:
-        return sentence(slower)
-    return sentence(outcomes_of(compared))
-
-
 def _series(report: Report, row: Mapping[Any, Any]) -> str:
     """Return the framework with its knobs, and the options of the study."""
     return series_name(row, report.study.names) + (f" ({row['options']})" if row["options"] else "")
-
-
-def outcomes_of(compared: pd.DataFrame) -> str:
-    """Return on which workers each outcome of these comparisons is, of several series in how many of them."""
-    if compared.empty:
-        return "the frameworks have no worker count in common"
-    is_one_series = not compared["workers"].duplicated().any()
-    parts = []
-    for outcome, rows in compared.groupby("outcome", sort=False):
-        most = count(int(rows["workers"].max()), "worker")
-        workers = f"on {', '.join([*map(str, rows['workers'][:-1]), most])}"
-        share = f"in {len(rows)} of {count(len(compared), 'comparison')}"
-        parts.append(f"{outcome!s} {workers if is_one_series else share}")
-    return ", ".join(parts)
 
 
 def _budget(report: Report) -> list[str]:
@@ -198,7 +170,7 @@ def _budget(report: Report) -> list[str]:
 
 def _notes_beside(report: Report) -> list[str]:
     """Return the notes, without those that stand beside the answer."""
-    beside = restriction_notes(report.study)
+    beside = restriction_notes(report.study.headers, report.study.scripts)
     return [note for note in report.notes if note not in beside]
 
 
@@ -255,14 +227,14 @@ def seen_rows(study: Study) -> list[tuple[str, list[tuple[str, str, str]]]]:
     return [
         (
             f"test image {by_iou[place].position + 1}: {name}",
-            [_shown(study, row, found[row["run"]].get(by_iou[place].position)) for row in shown],
+            [_shown(study.names, row, found[row["run"]].get(by_iou[place].position)) for row in shown],
         )
         for place, name in names.items()
     ]
 
 
-def _shown(study: Study, row: Row, picture: SamplePicture | None) -> tuple[str, str, str]:
-    title = f"{count(row['workers'], 'worker')}, {study.names[row['framework']]}"
+def _shown(names: Names, row: Row, picture: SamplePicture | None) -> tuple[str, str, str]:
+    title = f"{count(row['workers'], 'worker')}, {names[row['framework']]}"
     if picture is None:
         return "", title, ""
     iou = "" if picture.iou is None else f"IoU {chart_number(picture.iou, '.2f')}"

@@ -21,14 +21,15 @@ from analysis.kinds.assemble import Report, make_report
 from analysis.read.load import load_study
 from analysis.report.columns import TABLES, table_files
 from analysis.report.exports import (
+    answer_lines,
     export_files,
     played_short_columns,
     reproduction,
     speed_columns,
 )
-from analysis.report.page import MAIN, report_page, which_framework
+from analysis.report.page import MAIN, report_page
 from analysis.report.tables import Column, number_column
-from analysis.study import COMPARED, Study, names_of
+from analysis.study import Study, names_of
 from analysis.text import clean, labelled
 from unet_scaling.base.console import CleanConsole
 from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_OK, UserError, required_module
@@ -39,7 +40,8 @@ PAGE_NAME = "report.html"
 # What earlier versions wrote beside the page; removed, as it would be taken for what this version says.
 FORMER_FILES = (
     "summary.tex", "epochs.parquet", "diagnosis.csv", "difference.csv", "network.csv", "fairness.csv",
-    "left_out.csv",
+    "left_out.csv", "evaluations.csv", "evaluation_scores.csv", "iou.csv", "iou_between_frameworks.csv",
+    "cost.csv", *(f"{name}.png" for name in FIGURES),
 )  # fmt: skip
 
 
@@ -59,14 +61,14 @@ def write_report(report: Report, folder: Path) -> list[Path]:
         contents[study_file_name(subject)] = again[0].encode()
     figures = by_section(report, started)
     for drawn in (drawn for of_section in figures.values() for drawn in of_section):
-        contents |= {f"{drawn.name}.svg": drawn.svg, f"{drawn.name}.png": drawn.png}
+        contents[f"{drawn.name}.svg"] = drawn.svg
     contents[PAGE_NAME] = report_page(report, figures).encode()
-    pictures = {f"{report.study.score.key(name)}.{kind}" for name in FIGURES for kind in ("svg", "png")}
+    pictures = {f"{report.study.score.key(name)}.svg" for name in FIGURES}
     names = {table.name(report) for table in TABLES if table.is_file} | pictures
     make_own(folder, PAGE_NAME, names | contents.keys())
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE, durable=False)
-    for name in {*names, *FORMER_FILES} - contents.keys():
+    for name in {*names, *map(report.study.score.key, FORMER_FILES)} - contents.keys():
         (folder / name).unlink(missing_ok=True)
     return [folder / name for name in contents]
 
@@ -136,7 +138,7 @@ def report_study(options: argparse.Namespace) -> int:
     else:
         study = load_study(source)
     if study.is_empty:
-        print_left_out(study, report_console())
+        print_left_out(study.all_left_out, report_console())
         raise UserError(f"{source} has no usable run; the reasons are listed above", EXIT_BAD_DATA)
     # The study stays until the end: no search for garbage, in any process, needs to visit it.
     gc.freeze()
@@ -177,7 +179,7 @@ def print_report(report: Report, folder: Path) -> None:
     _print_tables(console, report.study.name, report.points, columns, bounded, "summary.csv")
     kinds = f"{score.heading} of played and real runs"
     _print_tables(console, kinds, report.played.points, played_short_columns(report), bounded, "played.csv")
-    print_left_out(report.study, console)
+    print_left_out(report.study.all_left_out, console)
     print_list(console, "Notes", report.notes, "report.html")
     strongest = [report.doubted(str(each)) for each in report.diagnoses[:MOST_DIAGNOSES]]
     print_list(console, "Where the time goes", strongest, "summary.json")
@@ -190,9 +192,9 @@ def report_console() -> Console:
     return CleanConsole(highlight=False, width=max(Console().width, LEAST_WIDTH))
 
 
-def print_left_out(study: Study, console: Console) -> None:
+def print_left_out(all_left_out: pd.DataFrame, console: Console) -> None:
     """Print every run that is not used, and why."""
-    left_out = study.all_left_out
+    left_out = all_left_out
     lines = list(left_out["run"] + ": " + left_out["reason"])
     print_list(console, f"Left out: {len(left_out)}", lines, "summary.json")
 
@@ -209,14 +211,9 @@ def _print_answers(report: Report, console: Console) -> None:
     for answer in report.answers[:MOST_PRINTED]:
         style = f"bold {ANSWER_STYLES[answer.kind]}"
         _print(console, labelled(answer.options, answer.headline), style)
-        if comparison := which_framework(report, answer):
-            short_native, short_horovod = (report.study.short_names[name] for name in COMPARED)
-            _print(console, f"  {short_native} or {short_horovod}? {comparison}")
-        for tile in answer.tiles:
-            light = "" if tile.light == "none" else f" [{tile.light}]"
-            _print(console, f"  {tile.title}{light} {tile.value}: {tile.detail}")
-        for step in answer.next_steps[:1]:
-            _print(console, f"  Next: {step}")
+        rest = len(answer.next_steps[1:])
+        for line in [*answer_lines(report, answer)][: -rest or None]:
+            _print(console, f"  {line}")
         console.print()
     more = len(report.answers) - MOST_PRINTED
     if more > 0:

@@ -11,7 +11,7 @@ from textwrap import dedent
 import pandas as pd
 
 from analysis.kinds.assemble import Report
-from analysis.study import COMPARED, ENDS, Study
+from analysis.study import BUILT_IN_SCORE, COMPARED, ENDS, POINT, Names, Study
 from analysis.text import UNKNOWN, Row, capitalised, clean, cleaned, interval_of, number, series_name, unit_of
 
 # Ten digits: more than any measurement has, and the same on every processor.
@@ -149,7 +149,7 @@ class ColumnLine:
         if not self.form:
             return []
         if self.form in ("point", "framework"):
-            keys = point_keys(study)
+            keys = point_keys(study.names)
             return keys if self.form == "point" else keys[:1]
         name = self.names[0]
         words = words_of(study)
@@ -212,7 +212,8 @@ class Table:
     without a file. `make` returns the table; `lines` are its columns in the order of the file (see
     `column_lines`). `about` is a sentence for docs/columns.md. With a `section`, the page shows it there
     under a `caption`, with `leads` before the figures; `rows` returns what it shows of the table. There is no
-    file without rows.
+    file without rows. `widens` is the file to whose rows it adds its columns, there with a `prefix` where
+    they do not name the score.
     """
 
     file: str
@@ -223,6 +224,8 @@ class Table:
     caption: str = ""
     rows: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table
     leads: bool = False
+    widens: str = ""
+    prefix: str = ""
 
     @cached_property
     def column_lines(self) -> list[ColumnLine]:
@@ -253,17 +256,37 @@ class Table:
         score = report.study.score
         return {name: score.key(name) for name in self.names if score.has(name)}
 
+    @property
+    def key(self) -> list[str]:
+        """Return the columns that name a point, or a pair of points, in a table that widens another."""
+        return self.names[: len(POINT)]
+
+    def further_names(self, report: Report) -> dict[str, str]:
+        """Return what the columns that it adds to a file are called there."""
+        written = self.written(report)
+        return {
+            name: key if BUILT_IN_SCORE in name.split("_") else report.study.score.key(self.prefix + name)
+            for name, key in written.items()
+            if name not in self.key
+        }
+
     def name(self, report: Report) -> str:
         """Return the name of the file in this report."""
         return report.study.score.key(self.file)
 
-    def content(self, report: Report) -> bytes:
-        """Return the content of the file."""
+    def content(self, report: Report, wider: Sequence["Table"] = ()) -> bytes:
+        """Return the content of the file, with the columns of the tables that widen it."""
         made = self.make(report)
         study = report.study
         written = self.written(report)
         axes = [axis for axis in study.axes if axis in made.columns]
         table = made[[*written, *axes]].rename(columns=written)
+        for other in wider:
+            added = {name: key for name, key in other.further_names(report).items() if key not in table}
+            if other.is_made(report):
+                further = other.make(report)[[*other.key, *added]].rename(columns=added)
+                table = table.merge(further, on=other.key, how="left")
+            table = table.reindex(columns=[*table, *(key for key in added.values() if key not in table)])
         if study.are_names_given and "framework" in table.columns:
             table = table.assign(framework=table["framework"].map(study.names))
         return as_csv(table)
@@ -278,18 +301,14 @@ class Table:
         made = self.make(report)
         rows = self.rows(made) if len(made) else made
         file = self.name(report) if self.is_file else "summary.json"
-        restricted = report.study.kind.restricted
-        caption = capitalised(self.caption.format_map(words_of(report.study)))
-        caption += f" ({restricted})" if restricted else ""
+        caption = report.study.kind.marked(capitalised(self.caption.format_map(words_of(report.study))))
         name = f"{PurePath(self.name(report)).stem}-{report.study.score.key(self.section)}"
         return make_grid(name, caption, rows, self.columns(report, rows), file, self.leads)
 
 
-def point_keys(study: Study) -> list[Column]:
+def point_keys(names: Names) -> list[Column]:
     """Return the columns that name a point: the framework with its knobs, and the workers."""
-    framework = Column(
-        "framework", lambda row: Cell(series_name(row, study.names), kind=row["framework"]), "text"
-    )
+    framework = Column("framework", lambda row: Cell(series_name(row, names), kind=row["framework"]), "text")
     return [framework, integer_column("workers", "workers")]
 
 

@@ -25,7 +25,7 @@ from analysis.saliency.gallery import gallery_of
 from analysis.study import CONFIDENCE, NAN, POINT, Array, Explained, Study, bounded
 from analysis.text import bracketed, count, first_of, labelled, percent
 from unet_scaling.base.texts import score_title
-from unet_scaling.format.record_lines import Header, SaliencyPhases
+from unet_scaling.format.record_lines import Header, Saliency, SaliencyPhases
 from unet_scaling.format.saliency import SaliencyScore
 
 _PHASES = tuple(SaliencyPhases.model_fields)
@@ -93,7 +93,7 @@ class SaliencyFindings:
 def saliency_findings(study: Study) -> SaliencyFindings:
     """Return what a study shows of saliency maps. Pure: the manifests have been read."""
     study = study.with_maps
-    runs = _run_table(study)
+    runs = _run_table(study.runs, study.saliency, study.headers)
     faithful = faithful_table(study)
     sentences = [] if runs.empty else [*_faithful_sentences(faithful), *_sameness(study)]
     warnings = [*_warnings(faithful), *_missing_notes(study, runs)]
@@ -118,11 +118,13 @@ def maps_answer(found: SaliencyFindings) -> Answer:
     return Answer("", "maps", f"saliency maps only: {shown}", tiles, (train,))
 
 
-def _run_table(study: Study) -> pd.DataFrame:
+def _run_table(
+    runs: pd.DataFrame, saliency: Mapping[str, Saliency], headers: Mapping[str, Header]
+) -> pd.DataFrame:
     """Return one row per run with saliency maps; `untimed` says why `maps_per_second` is NaN."""
     rows = []
-    for run in study.runs.to_dict("records"):
-        line = study.saliency.get(run["run"])
+    for run in runs.to_dict("records"):
+        line = saliency.get(run["run"])
         if line is None:
             continue
         untimed = "" if line.seconds else "the clock shows 0 s"
@@ -136,7 +138,7 @@ def _run_table(study: Study) -> pd.DataFrame:
             **{name: run[name] for name in (*POINT, "run", "repeat")},
             **{name: getattr(line, name) for name in (*_LINE, "weights_sha256")},
             **{name: each / whole if whole else NAN for name, each in zip(_SHARES, seconds, strict=True)},
-            "method": study.headers[run["run"]].config.saliency.method,
+            "method": headers[run["run"]].config.saliency.method,
             "maps_per_second": NAN if untimed else line.maps / line.seconds,
             "peak_bytes": max(line.peak_bytes),
             "untimed": untimed,
@@ -303,7 +305,7 @@ def _deletion(score: str, rows: pd.DataFrame) -> str:
 def _on_images(nets: pd.DataFrame, kind: str) -> str:
     """Return on how many images: their number for one training, else the median of repeats' means."""
     if len(nets) == 1:
-        return _of_images(nets, kind)
+        return _share_text(nets, kind)
     shares = nets.groupby("repeat")[f"{kind}_share"].mean().dropna().to_numpy(dtype=np.float64)
     if nets["repeat"].nunique() == 1:
         return f"{percent(float(shares[0]), 0)} of the images (mean of {len(nets)} trainings)"
@@ -314,7 +316,7 @@ def _on_images(nets: pd.DataFrame, kind: str) -> str:
     return f"{median} of the images (median of {count(len(shares), 'repeat')}{interval})"
 
 
-def _of_images(rows: pd.DataFrame, kind: str) -> str:
+def _share_text(rows: pd.DataFrame, kind: str) -> str:
     """Return "47 of 48 images (98 % [89, 100])" of a single row."""
     row = rows.iloc[0]
     of = int(row["untrained_maps" if kind == "untrained" else "images"])
@@ -332,7 +334,9 @@ def _warnings(table: pd.DataFrame) -> Iterator[str]:
         nets = rows.drop_duplicates("weights_sha256")
         maps = f"the maps of {score_title(str(score))}"
         doubtful = nets[~(nets["deletion_share_low"] > CHANCE_SHARE)]
-        runs = [f"{run} on {_of_images(row, 'deletion')}" for run, row in doubtful.groupby("run", sort=False)]
+        runs = [
+            f"{run} on {_share_text(row, 'deletion')}" for run, row in doubtful.groupby("run", sort=False)
+        ]
         if runs:
             named = first_of(runs, "run", _MOST_NAMED)
             yield f"{maps} are not shown to be better than random order: in {named}"
@@ -363,7 +367,7 @@ def _sameness(study: Study) -> Iterator[str]:
     of_weights: dict[Hashable, list[str]] = {}
     for run in study.runs["run"]:
         if run in study.explained:
-            of_weights.setdefault(_what_decides(study, run), []).append(run)
+            of_weights.setdefault(_what_decides(study.headers, study.explained, run), []).append(run)
     groups = [runs for runs in of_weights.values() if len(runs) > 1]
     if not groups:
         yield "no two runs have the same weights and settings: no maps are compared"
@@ -390,14 +394,14 @@ def _sameness(study: Study) -> Iterator[str]:
         yield first_of(differing, "run", _MOST_NAMED, "; ")
 
 
-def _what_decides(study: Study, run: str) -> Hashable:
+def _what_decides(headers: Mapping[str, Header], explained: Mapping[str, Explained], run: str) -> Hashable:
     """Return weights, options, images and rounding: runs that are equal in them make equal maps."""
-    header: Header = study.headers[run]
+    header: Header = headers[run]
     config = header.config
     # Versions and processors are equal in runs compared. On CPUs, maps are always made with channels last.
     has_gpu = any(worker.device != "cpu" for worker in header.workers)
     return (
-        study.explained[run].manifest.weights_sha256,
+        explained[run].manifest.weights_sha256,
         config.saliency.model_dump_json(exclude=NOT_OF_A_MAP),
         config.data.model_dump_json(),
         config.model.model_dump_json(),

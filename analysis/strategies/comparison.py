@@ -24,8 +24,9 @@ from analysis.numbers.contrast import (
 )
 from analysis.numbers.iou import PointSeeds, judged_points, seeds_of
 from analysis.read.options import label
-from analysis.study import NAN, POINT, Study, bounded
+from analysis.study import NAN, POINT, Score, Study, bounded
 from analysis.text import Row, lines
+from unet_scaling.format.record_lines import Header
 from unet_scaling.study.options import Strategy
 
 _FASTER = "faster"
@@ -51,10 +52,10 @@ def strategy_table(study: Study, budget: pd.DataFrame) -> pd.DataFrame:
     `against` are the options of the same point with averaged gradients. `most_gain` follows from its row of
     `budget.budget_table`. `doubts` names what the runs of both points do not meet: nothing is claimed then.
     """
-    axes = strategy_axes(study)
+    axes = strategy_axes(study.axes)
     if not axes:
         return pd.DataFrame(columns=STRATEGY_COLUMNS)
-    pairs = _pairs(study, [axis for axis in study.axes if axis not in axes])
+    pairs = _pairs(study.runs, study.headers, [axis for axis in study.axes if axis not in axes])
     table = paired_ratios(study, pairs, _KEY, _ARMS)
     rows = table.rename(columns={"options_strategy": "options", "options_gradients": "against"})
     # By which share the throughput would grow if an exchange took nothing. About: of medians, and beside what
@@ -62,15 +63,15 @@ def strategy_table(study: Study, budget: pd.DataFrame) -> pd.DataFrame:
     gains = {}
     for row in budget.to_dict("records"):
         lost = sum(max(0.0, row[part]) for part in _OF_EXCHANGE)
-        gains[_of(row, "options")] = lost / (1 - lost)
-    rows["most_gain"] = [gains.get(_of(row, "against"), NAN) for row in rows.to_dict("records")]
+        gains[_key(row, "options")] = lost / (1 - lost)
+    rows["most_gain"] = [gains.get(_key(row, "against"), NAN) for row in rows.to_dict("records")]
     rows = _with_scores(study, rows)
     facts = speed_facts(study)
     equal = Equality.of_ratios(study)
     unmet = _doubts(study, rows)
     # Load or clock of the cores may be most of a difference in speed.
     causes = [
-        causes_beside(row, facts[_of(row, "options")], facts[_of(row, "against")], equal)
+        causes_beside(row, facts[_key(row, "options")], facts[_key(row, "against")], equal)
         if not np.isnan(row["ratio"])
         else ""
         for row in rows.to_dict("records")
@@ -80,15 +81,15 @@ def strategy_table(study: Study, budget: pd.DataFrame) -> pd.DataFrame:
     return rows[STRATEGY_COLUMNS].reset_index(drop=True)
 
 
-def strategy_axes(study: Study) -> list[str]:
+def strategy_axes(axes: tuple[str, ...]) -> list[str]:
     """Return the axes of a study that are of the strategy."""
-    return [axis for axis in study.axes if axis.startswith("strategy.")]
+    return [axis for axis in axes if axis.startswith("strategy.")]
 
 
-def _pairs(study: Study, others: Sequence[str]) -> pd.DataFrame:
+def _pairs(runs: pd.DataFrame, headers: Mapping[str, Header], others: Sequence[str]) -> pd.DataFrame:
     """Return each run of another strategy beside that of the same repeat with averaged gradients."""
-    configs = {run: header.config for run, header in study.headers.items()}
-    runs = study.runs[study.runs["workers"] > 1]
+    configs = {run: header.config for run, header in headers.items()}
+    runs = runs[runs["workers"] > 1]
     runs = runs.assign(
         alike=[label(configs[run], others) for run in runs["run"]],
         averages=np.array([configs[run].strategy.averages_gradients for run in runs["run"]], dtype=bool),
@@ -99,7 +100,7 @@ def _pairs(study: Study, others: Sequence[str]) -> pd.DataFrame:
     return undisturbed(pairs, _ARMS, _KEY)
 
 
-def _of(row: Mapping[Any, Any], options: str) -> tuple[str, str, str, int]:
+def _key(row: Mapping[Any, Any], options: str) -> tuple[str, str, str, int]:
     """Return the key of the point of a row that has these of its options."""
     return row[options], row["framework"], row["knobs"], row["workers"]
 
@@ -110,7 +111,7 @@ def _with_scores(study: Study, rows: pd.DataFrame) -> pd.DataFrame:
         (*point.series, point.workers): point for point in seeds_of(study)
     }
     sides = [
-        [seeds[_of(row, options)] for row in rows.to_dict("records")] for options in ("options", "against")
+        [seeds[_key(row, options)] for row in rows.to_dict("records")] for options in ("options", "against")
     ]
     found = [cells | {"non_inferior": test.shown} for cells, test in judged_points(study, *sides)]
     columns = [*bounded("difference"), "margin", "non_inferior"]
@@ -122,8 +123,8 @@ def _doubts(study: Study, rows: pd.DataFrame) -> list[str]:
     """Return by row which requirements of a fair comparison its two points do not meet."""
     points = {
         PointPair(row["options"], row["knobs"], row["knobs"], row["workers"], row["framework"]): (
-            _of(row, "options"),
-            _of(row, "against"),
+            _key(row, "options"),
+            _key(row, "against"),
         )
         for row in rows.to_dict("records")
     }
@@ -149,7 +150,7 @@ def changed_options(options: str, against: str) -> str:
     return ", ".join(each for each in options.split(", ") if each not in shared)
 
 
-def strategy_sentence(study: Study, strategies: pd.DataFrame) -> str:
+def strategy_sentence(score: Score, strategies: pd.DataFrame) -> str:
     """Return what each strategy gains and costs on the most workers; empty where there is none."""
     if strategies.empty:
         return ""
@@ -157,7 +158,7 @@ def strategy_sentence(study: Study, strategies: pd.DataFrame) -> str:
     found: dict[str, list[Row]] = {}
     for row in strategies[strategies["workers"] == most].to_dict("records"):
         found.setdefault(changed_options(row["options"], row["against"]), []).append(row)
-    return lines("strategies", found=found, workers=most, score=study.score)[0]
+    return lines("strategies", found=found, workers=most, score=score)[0]
 
 
 def _outcome(row: Mapping[Any, Any], equal: Equality) -> str:

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from slurm.commands.options import add_submitted_study, new_console, submitted_study
 from slurm.launch.study_folder import mark_cancelled
-from slurm.scheduler import GONE, UNCLEAR, UnreachableError, is_over
+from slurm.scheduler.protocol import GONE, UNCLEAR, UnreachableError, is_over
 from slurm.states import Submission, judged, study_submissions
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import UserError
@@ -48,7 +48,7 @@ def cancel_study(folder: Path, console: Console) -> None:
             for token, (submission, job) in left.items():
                 if token not in cancelled and not job:
                     console.print(f"{token}: Slurm's answer was lost; waiting for what it says", markup=False)
-                submission.slurm.cancel(token)
+                submission.get_scheduler().cancel(token)
                 cancelled[token] = job or cancelled.get(token, "")
             if time.monotonic() > end:
                 raise UserError(f"{folder.name}: not over yet, say it again: {', '.join(left)}")
@@ -57,7 +57,7 @@ def cancel_study(folder: Path, console: Console) -> None:
     except UnreachableError as error:
         told = f"{len(cancelled)} jobs cancelled" if cancelled else "no job was cancelled"
         raise UserError(f"{told}, Slurm does not answer: {error}") from None
-    jobs = sorted(filter(None, cancelled.values()), key=int)
+    jobs = sorted(filter(None, cancelled.values()), key=lambda job: (len(job), job))
     console.print(f"{folder.name}: {len(jobs)} jobs cancelled {' '.join(jobs)}".rstrip())
     if untold:
         raise UserError(untold)

@@ -16,13 +16,14 @@ from slurm.launch.estimate import KnownSeconds, estimate_text, run_probe
 from slurm.launch.local import cores_per_worker
 from slurm.launch.preflight import has_package, iou_warnings
 from slurm.reference import FileKind, file_kinds
-from slurm.scheduler import Slurm, UnreachableError
+from slurm.scheduler.protocol import UnreachableError
+from slurm.scheduler.slurm import Slurm
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.texts import called, count
 from unet_scaling.base.validation import as_toml, counts, setting
 from unet_scaling.data.checking import check_folder, require_meant, sample_folder
-from unet_scaling.data.folder import MANIFEST_NAME, NAMES_HELP, find_pairs, read_manifest, write_manifest
+from unet_scaling.data.folder import MANIFEST_NAME, NAMES_HELP, read_manifest, write_manifest
 from unet_scaling.data.order import count_test_images
 from unet_scaling.group.gpus import Gpus, visible_gpus
 from unet_scaling.study.config import FRAMEWORKS, PLAIN_NAME, PROJECT, StudyConfig
@@ -241,14 +242,13 @@ def image_choices(arguments: argparse.Namespace, most_workers: int) -> tuple[lis
         manifest = read_manifest(path)
         manifest.require_unchanged(folder, path)
         manifest.require_foreground(foreground or manifest.foreground, folder, path)
-        sample = sample_folder(folder, manifest.files)
     else:
-        sample = sample_folder(folder, find_pairs(folder, names)[0])
-        manifest = check_folder(folder, foreground or sample.foreground, names)
+        manifest = check_folder(folder, foreground, names)
         if not foreground:
             require_meant(manifest, folder)
         write_manifest(manifest, path)
     pairs = manifest.pairs
+    sample = sample_folder(folder, manifest.files, [value for pair in pairs for value in pair.mask_values])
     height = round(median(pair.height for pair in pairs))
     width = round(median(pair.width for pair in pairs))
     used_height, used_width = suggested_size(height, width)
@@ -304,8 +304,8 @@ def ask_slurm(named: str | None) -> tuple[Nodes, list[Choice]] | None:
     Raises UserError for a partition that Slurm does not have, or where no node takes jobs.
     """
     try:
-        answer = Slurm().call(["sinfo", "--noheader", f"--format={NODE_COLUMNS}"])
-        configuration = Slurm().call(["scontrol", "show", "config"])
+        answer = Slurm().nodes(NODE_COLUMNS)
+        configuration = Slurm().configuration()
     except UnreachableError as error:
         raise UserError(f"Slurm does not answer ({error}); try again") from None
     except UserError:

@@ -23,7 +23,7 @@ from slurm.cluster import Cluster, geometry, read_cluster
 from slurm.commands.options import new_console
 from slurm.launch.processes import launch
 from slurm.one_job import new_job_folder, run_as_job
-from slurm.scheduler import GONE, Slurm, is_over
+from slurm.scheduler.protocol import GONE, Scheduler, is_over
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_BUG, EXIT_OK, EXIT_RESUME, UserError
 from unet_scaling.base.files import READABLE, remove_unfinished, write_atomically
@@ -60,7 +60,7 @@ def main() -> int:
     if cluster:
         geometry(cluster, arguments.workers)
         masks.trained_network(arguments.run)  # not after hours in the queue
-        _require_no_job(cluster.slurm, output)
+        _require_no_job(cluster.get_scheduler(), output)
     elif arguments.workers > cores:
         raise UserError(f"--workers {arguments.workers}: allowed: at most {cores}, the cores of this machine")
     if arguments.speeds:
@@ -154,10 +154,10 @@ def _through_slurm(
     return code, f"the job ended as {ended.state}; the same command goes on. It printed:\n{printed}"
 
 
-def _require_no_job(slurm: Slurm, output: Path) -> None:
+def _require_no_job(scheduler: Scheduler, output: Path) -> None:
     """Raise UserError where a job of an earlier call, whose terminal is gone, may still make these masks."""
     tokens = [f"{_JOB_NAME}.{folder.name}" for folder in sorted((output / masks.JOBS_FOLDER).glob("*"))]
-    for token, state in slurm.look_up(dict.fromkeys(tokens)).items() if tokens else ():
+    for token, state in scheduler.look_up(dict.fromkeys(tokens)).items() if tokens else ():
         if not is_over(state.state) and state.state != GONE:
             cure = f"wait for its end, or end it: scancel --name={token}"
             raise UserError(f"{output}: job {token} of an earlier call is {state.state.lower()}; {cure}")

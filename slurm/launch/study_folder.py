@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from rich.console import Console
 
-from slurm.scheduler import Slurm, UnreachableError
+from slurm.scheduler.protocol import Scheduler, UnreachableError
 from slurm.states import judged, read_submission
 from unet_scaling.base.errors import EXIT_RESUME, UserError
 from unet_scaling.base.files import open_to_append, write_atomically, write_json_with_checksum
@@ -271,7 +271,7 @@ class Cancellation:
         if _mark(self.study) != self.found:
             raise CancelledError(self.study)
 
-    def take_back(self, slurm: Slurm, token: str, job: str) -> None:
+    def take_back(self, scheduler: Scheduler, token: str, job: str) -> None:
         """Cancel a job just queued, and raise CancelledError, where the study was cancelled meanwhile.
 
         Where Slurm does not answer, the error names the job, which is still there.
@@ -280,7 +280,7 @@ class Cancellation:
             self.require_none()
         except CancelledError:
             try:
-                slurm.cancel(token)
+                scheduler.cancel(token)
             except UnreachableError as error:
                 raise CancelledError(
                     self.study,

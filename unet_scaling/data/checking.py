@@ -46,14 +46,15 @@ LEAST_FILLED_SHARE = 0.2
 MOST_FOREGROUND = 0.5
 
 
-def check_folder(folder: Path, foreground: str = "nonzero", names: str | None = None) -> Manifest:
-    """Decode every file of a folder once and return its manifest.
+def check_folder(folder: Path, foreground: str | None = "nonzero", names: str | None = None) -> Manifest:
+    """Decode every file of a folder and return its manifest, without a rule by what the masks suggest.
 
     Raises one UserError (65) that lists all problems with their paths: missing partners, files that
     are empty, cut off or no images, sizes that differ within a pair, mask values against the rule.
     """
-    rule = parse_foreground(foreground)
+    given = parse_foreground(foreground) if foreground else None
     pairs, problems = find_pairs(folder, names)
+    rule = given or parse_foreground(sample_folder(folder, pairs).foreground)
     entries: list[PairEntry] = []
     first_masks: dict[int, str] = {}
     for faults, entry, values in map_in_order(partial(_check_pair, folder, rule), pairs, "checking"):
@@ -63,7 +64,9 @@ def check_folder(folder: Path, foreground: str = "nonzero", names: str | None = 
             for value in values:
                 first_masks.setdefault(value, entry.mask.name)
     if unexpected := rule.unexpected(set(first_masks)):
-        sample = sample_folder(folder, pairs)
+        sample = sample_folder(folder, pairs, first_masks)
+        if given is None:
+            return check_folder(folder, sample.foreground, names)
         cure = f"the values are {sample.mask_values}: use --foreground '{sample.foreground}', or another rule"
         by_mask: dict[str, list[int]] = defaultdict(list)
         for value in unexpected:
@@ -76,13 +79,14 @@ def check_folder(folder: Path, foreground: str = "nonzero", names: str | None = 
             place = folder / MASKS_FOLDER / name
             problems.append(f"{place}: holds {held}, unexpected under the rule {rule.text!r}; {cure}")
     shares = {entry.foreground_share for entry in entries}
-    if not problems and shares <= {0.0}:
-        problems = [f"{folder / MASKS_FOLDER}: no mask has a foreground pixel under the rule {rule.text!r}"]
-    elif not problems and shares == {1.0}:
-        held = sample_folder(folder, pairs).mask_values
-        cure = "name those that count with --foreground, such as '2' or '>127'"
-        found = f"every pixel is foreground under the rule {rule.text!r}; the values are {held}"
-        problems = [f"{folder / MASKS_FOLDER}: {found}: {cure}"]
+    if not problems and shares in (set(), {0.0}, {1.0}):
+        found = "every pixel is foreground" if shares == {1.0} else "no mask has a foreground pixel"
+        lowest, *others = sorted(first_masks) or [0]
+        cure = f"every mask holds {lowest} alone; export them anew"
+        if others:
+            held = sample_folder(folder, pairs, first_masks).mask_values
+            cure = f"the values are {held}: name those that count with --foreground, such as '>{lowest}'"
+        problems = [f"{folder / MASKS_FOLDER}: {found} under the rule {rule.text!r}; {cure}"]
     if problems:
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         lines = [f"{folder}: {count} found, no manifest was made", *problems[:MOST_PROBLEMS_LISTED]]
@@ -161,9 +165,12 @@ class FolderSample:
     range: str
 
 
-def sample_folder(folder: Path, pairs: Sequence[FilePair]) -> FolderSample:
-    """Decode some pairs, evenly chosen; those that are not sound are left to `check_folder`."""
-    values: set[int] = set()
+def sample_folder(folder: Path, pairs: Sequence[FilePair], known_values: Iterable[int] = ()) -> FolderSample:
+    """Decode some pairs, evenly chosen; those that are not sound are left to `check_folder`.
+
+    `known_values` are those of all masks, where these were read.
+    """
+    values = set(known_values)
     filled: list[float] = []
     ranges: list[tuple[float, float, float]] = []
     for pair in pairs[:: max(1, len(pairs) // PAIRS_SAMPLED)]:
@@ -198,9 +205,13 @@ def _range_of(ranges: list[tuple[float, float, float]]) -> tuple[Literal["dtype"
 def suggest_foreground(values: Iterable[int], filled_shares: Sequence[float]) -> tuple[str, str]:
     """Return a rule for masks of these values, and what the values are.
 
-    The rule takes all that is not 0, or every class, or all objects, or the brighter half.
+    The rule takes all that is not 0, or not the lowest value where none is 0, or every class, or all objects,
+    or the brighter half.
     """
-    classes = sorted(set(values) - {0})
+    held = sorted(set(values))
+    classes = [value for value in held if value]
+    if held == classes and 1 < len(classes) <= MOST_CLASSES:
+        return f">{held[0]}", f"{len(classes)} values, of which none is 0"
     if len(classes) <= 1:
         return "nonzero", "one value beside 0"
     if len(classes) <= MOST_CLASSES:

@@ -62,18 +62,21 @@ def find_pairs(folder: Path, names: str | None = None) -> tuple[list[FilePair], 
     problems: list[str] = []
     images = _by_stem(folder / IMAGES_FOLDER, problems)
     masks = _by_stem(folder / MASKS_FOLDER, problems)
-    if not names and images.keys() & masks.keys():
+    given = names
+    if not names and images.keys() & _spelt_as(images, masks).keys():
         names = SAME_NAMES
     if names and not re.fullmatch(r"[^*:/]*\*[^*:/]*:[^*:/]*\*[^*:/]*", names):
         raise UserError(f"--names: found {names!r}; allowed: IMAGE:MASK with a * in each, such as '*:*_mask'")
     patterns = [each.partition("*")[::2] for each in names.split(":")] if names else []
     image_affixes, mask_affixes = patterns or _found_affixes(images, masks)
     images = _shared_names(images, *image_affixes)
-    masks = _shared_names(masks, *mask_affixes)
+    masks = _spelt_as(images, _shared_names(masks, *mask_affixes))
     pairs = [FilePair(stem, images[stem], masks[stem]) for stem in sorted(images.keys() & masks.keys())]
     if images and masks and not pairs:
         shown = f"{min(images.values())!a} and {min(masks.values())!a}"
-        problems.append(f"{folder}: no mask has its image's name ({shown}); give --names '*:*_mask' or so")
+        said = f"--names {given!r} pairs no image with a mask" if given else "no mask has its image's name"
+        cure = "name the pattern by --names, IMAGE:MASK with * for what both names share"
+        problems.append(f"{folder}: {said} ({shown}); {cure}")
     else:
         problems += _without_partner(folder / IMAGES_FOLDER, images, masks, "mask")
         problems += _without_partner(folder / MASKS_FOLDER, masks, images, "image")
@@ -90,8 +93,8 @@ def images_in(folder: Path) -> tuple[dict[str, str], list[str]]:
 
 def name_pattern(pair: FilePair) -> str:
     """Return how a pair is named, as the option --names has it."""
-    stems = (Path(pair.image).stem, Path(pair.mask).stem)
-    return ":".join(stem.replace(pair.stem, "*", 1) for stem in stems)
+    shared, *stems = map(_composed, (pair.stem, Path(pair.image).stem, Path(pair.mask).stem))
+    return ":".join(stem.replace(shared, "*", 1) for stem in stems)
 
 
 def _by_stem(folder: Path, problems: list[str]) -> dict[str, str]:
@@ -135,11 +138,23 @@ def _fault(path: Path) -> str:
 
 
 def _as_seen(stem: str) -> str:
-    return unicodedata.normalize("NFC", stem).casefold()
+    return _composed(stem).casefold()
+
+
+def _composed(stem: str) -> str:
+    """Return a name in one Unicode form: a Mac writes letters and their accents apart."""
+    return unicodedata.normalize("NFC", stem)
+
+
+def _spelt_as(images: dict[str, str], masks: dict[str, str]) -> dict[str, str]:
+    """Return the masks by the stems of their images, where they differ in Unicode form only."""
+    spelt = {_composed(stem): stem for stem in images}
+    return {spelt.get(_composed(stem), stem): file for stem, file in masks.items()}
 
 
 def _found_affixes(images: dict[str, str], masks: dict[str, str]) -> list[tuple[str, str]]:
     """Return prefix and suffix of images and of masks, by which most masks have an image; else none."""
+    images, masks = ({_composed(stem): file for stem, file in files.items()} for files in (images, masks))
     for image, mask in list(zip(sorted(images), sorted(masks), strict=False))[:MOST_TRIED_PAIRS]:
         same = SequenceMatcher(None, image, mask, autojunk=False).find_longest_match()
         image_affixes = (image[: same.a], image[same.a + same.size :])
@@ -268,7 +283,7 @@ class PairEntry(StrictModel):
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
-        if not all(self.stem in PurePath(file.name).stem for file in (self.image, self.mask)):
+        if not all(_composed(self.stem) in _composed(file.name) for file in (self.image, self.mask)):
             raise ValueError(f"the files of pair {self.stem!r} have other names")
         if self.foreground_pixels > self.height * self.width:
             raise ValueError(f"pair {self.stem!r} has more foreground pixels than pixels")

@@ -1,4 +1,4 @@
-"""Call Slurm: the only place that does. A job is known by its name, which no other job ever has.
+"""Call Slurm: the only place that does.
 
 Ids are given again where a controller lost its state, and every answer may be lost, late, cut, filtered or
 decorated. So: a job is gone only where Slurm says twice, asked for that very job, that there is none, and
@@ -15,6 +15,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm.scheduler import sbatch_options
+from slurm.scheduler.protocol import (
+    GONE,
+    UNCLEAR,
+    JobState,
+    LimitError,
+    RejectedError,
+    UnreachableError,
+    is_over,
+)
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.texts import retry
 from unet_scaling.group.identity import IDENTITY_VARIABLES
@@ -27,11 +37,6 @@ OF_LAUNCHERS = re.compile(
     r"|I_MPI_(PIN|PMI|HYDRA|OFI_LIBRARY_INTERNAL_RANK)"
     r"|(GOMP_CPU|KMP)_AFFINITY$|KMP_HW_SUBSET$|OMP_(PROC_BIND|PLACES)$|UNET_SCALING_(?!CACHE$)"
 )
-# Ended from outside: the same run may be submitted again as it is.
-INTERRUPTED_STATES = (
-    "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL",
-)  # fmt: skip
-OVER_STATES = (*INTERRUPTED_STATES, "COMPLETED", "FAILED", "CANCELLED", "OUT_OF_MEMORY")
 KEPT_VARIABLES = ("SLURM_CONF",)
 LIMITS = (
     "QOSMaxSubmitJob", "AssocMaxSubmitJob", "MaxSubmitJob", "AssocGrpSubmitJobs", "QOSGrpSubmitJobs",
@@ -61,51 +66,31 @@ JOBS_PER_CALL = 500
 NOISE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0e-\x1f]")
 # The exit code of a program, None where it was ended before its end, and what it printed.
 Printed = tuple[int | None, bytes, bytes]
-# In place of a state: Slurm knows no such job; it did not answer, or not clearly.
-GONE = "GONE"
-UNCLEAR = "UNCLEAR"
-
-
-class UnreachableError(Exception):
-    """Slurm did not answer, or not clearly. Nothing follows from it about any job."""
 
 
 class RefusedError(UserError):
     """Slurm refused a call, with its own words."""
 
 
-class RejectedError(Exception):
-    """Slurm refused a job, with its own words."""
-
-
-class LimitError(Exception):
-    """Slurm takes no further job from this user now."""
-
-
-@dataclass(frozen=True)
-class JobState:
-    """The state of a job in Slurm's words, the reason that Slurm gives for it, and the job's id and name."""
-
-    state: str
-    reason: str = ""
-    job: str | None = None
-    name: str = ""
-
-
 @dataclass(frozen=True)
 class Queue:
     """The jobs of squeue's answer by their names; `whole`: as far as can be seen, nothing is missing."""
 
-    jobs: Mapping[str, JobState]
+    jobs: dict[str, JobState]
     whole: bool
 
 
 @dataclass(frozen=True)
 class Slurm:
-    """The Slurm of this machine, or the `cluster` that it names; `keep`: variables its commands need."""
+    """The Slurm of this machine, or the cluster that it names; `keep_variables`: what its commands need."""
 
-    cluster: str | None = None
-    keep: tuple[str, ...] = ()
+    cluster_name: str | None = None
+    keep_variables: tuple[str, ...] = ()
+
+    @staticmethod
+    def check_option(option: str) -> str:
+        """Return an option of sbatch; raises ValueError where it is none, or one that the submission sets."""
+        return sbatch_options.check_option(option)
 
     def try_out(self, script: Path) -> None:
         """Ask whether Slurm would take this script, now or later. Raises RejectedError, UnreachableError."""
@@ -145,15 +130,18 @@ class Slurm:
 
     def find(self, token: str) -> str | None:
         """Return the id of the job of this name; None where there is none. Raises UnreachableError."""
-        queue = self.queue()
+        queue = self._ask_queue()
         if token in queue.jobs:
             return queue.jobs[token].job
         if not queue.whole:
             raise UnreachableError("the answer of squeue is not whole")
         return None
 
-    def queue(self) -> Queue:
+    def queue(self) -> dict[str, JobState]:
         """Return what slurmctld knows of the user's jobs, also some that ended. Raises UnreachableError."""
+        return self._ask_queue().jobs
+
+    def _ask_queue(self) -> Queue:
         command = ["squeue", "--all", "--me", "--states=all", "--format=%i|%T|%r|%j|."]
         try:
             return read_queue(retry(lambda: self.call(command), STATE_PAUSES_SECONDS, UnreachableError))
@@ -185,7 +173,7 @@ class Slurm:
             if look:
                 time.sleep(SECOND_LOOK_SECONDS)
             try:
-                queue = self.queue()
+                queue = self._ask_queue()
                 for token, job in open_still.items():
                     found[token] = queue.jobs.get(token) or self._shown(token, job, queue.whole)
             except UnreachableError as error:
@@ -217,7 +205,7 @@ class Slurm:
 
     def environment(self, of_job: bool = False) -> dict[str, str]:
         """Return what a call has, or a submission, which its job inherits: nothing that changes it."""
-        kept = (*KEPT_VARIABLES, *self.keep)
+        kept = (*KEPT_VARIABLES, *self.keep_variables)
 
         def is_dropped(name: str) -> bool:
             of_launch = of_job and (name.startswith(IDENTITY_VARIABLES) or OF_LAUNCHERS.match(name))
@@ -229,10 +217,23 @@ class Slurm:
         """Return the names that no job inherits, to be shown to the user."""
         return sorted(set(os.environ) - set(self.environment(of_job=True)))
 
+    @staticmethod
+    def this_job() -> tuple[str, int]:
+        """Return the id of the job that this process belongs to, and how often it was started again."""
+        return os.environ.get("SLURM_JOB_ID", ""), int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+
+    def nodes(self, columns: str) -> str:
+        """Return the lines of sinfo in these columns."""
+        return self.call(["sinfo", "--noheader", f"--format={columns}"])
+
+    def configuration(self) -> str:
+        """Return the lines of `scontrol show config`."""
+        return self.call(["scontrol", "show", "config"])
+
     def call(self, command: Sequence[str], folder: Path | None = None, stop_at: str = "") -> str:
         """Return what a command prints. Raises RefusedError, UnreachableError if unclear, or UserError."""
         program, *words = command
-        cluster = [f"--clusters={self.cluster}"] if self.cluster else []
+        cluster = [f"--clusters={self.cluster_name}"] if self.cluster_name else []
         environment = (
             self.environment(of_job=True) if program == "sbatch" else self.environment() | {"LC_ALL": "C"}
         )
@@ -340,11 +341,6 @@ def read_shown(answer: str, token: str) -> JobState:
         if name == token:
             return JobState(state.upper(), "" if reason == "None" else reason, job, name)
     return JobState(GONE) if rows else JobState(UNCLEAR, f"scontrol answered {answer[:80]!r}")
-
-
-def is_over(state: str) -> bool:
-    """Return whether a job in this state has ended; one in a state that is not known here may live."""
-    return state in OVER_STATES
 
 
 def _is_limit(message: str) -> bool:
