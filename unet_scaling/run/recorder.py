@@ -50,7 +50,7 @@ from unet_scaling.format.record_lines import (
     WorkerFacts,
 )
 from unet_scaling.group.group import Group
-from unet_scaling.group.watchdog import thread_ids
+from unet_scaling.group.watchdog import START_FIELD, stat_fields, thread_ids
 from unet_scaling.group.worker import provenance, verify_group
 from unet_scaling.measure.counters import communication_threads, threads_of_first_sums
 from unet_scaling.measure.epoch_meter import BudgetMeter, Meter, probe_network
@@ -78,9 +78,6 @@ if TYPE_CHECKING:
 FP16_BYTES = 2
 # The kernel knows the start of a process in ticks, some hundredths of a second.
 MILLISECOND_DIGITS = 3
-STAT = Path("/proc/self/stat")
-# The field of /proc/self/stat (proc(5), counted from 1) with the tick at which the process started.
-START_FIELD = 22
 
 
 @contextmanager
@@ -469,7 +466,5 @@ class StartupClock:
 
 def process_age() -> float:
     """Return seconds since this process was started."""
-    fields = STAT.read_text().rpartition(")")[2].split()
-    # The first field behind the name in brackets is the third.
-    ticks = int(fields[START_FIELD - 3])
+    ticks = int(stat_fields(Path("/proc/self"))[START_FIELD])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

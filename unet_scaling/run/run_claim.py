@@ -19,6 +19,7 @@ from unet_scaling.base.errors import UserError
 from unet_scaling.base.files import PRIVATE, read_json_with_checksum, write_json_with_checksum
 from unet_scaling.base.validation import StrictModel
 from unet_scaling.group.identity import job_id
+from unet_scaling.group.watchdog import START_FIELD, stat_fields
 
 OWNER_NAME = "owner.json"
 BEAT_SECONDS = 10.0
@@ -28,9 +29,6 @@ STALE_SECONDS = 60.0
 ENDING_SECONDS = 10.0
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
-# Fields of /proc/PID/stat (proc(5)), counted from the one behind the name in brackets, the third.
-_STATE_FIELD = 0
-_START_FIELD = 19
 ENDED_STATES = ("Z", "X")
 
 
@@ -217,7 +215,7 @@ def _machine() -> str:
 def _begun_ticks(process: int) -> int | None:
     """Return when a process began, in ticks since the boot; none where there is no such process any more."""
     try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        state, *_ = fields = stat_fields(Path("/proc", str(process)))
     except OSError:
         return None
-    return None if fields[_STATE_FIELD] in ENDED_STATES else int(fields[_START_FIELD])
+    return None if state in ENDED_STATES else int(fields[START_FIELD])
