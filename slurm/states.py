@@ -177,7 +177,7 @@ def study_statuses(configs: Mapping[Path, RunConfig], again: Collection[str] = (
     runs: dict[Path, RecordedRun] = {}
 
     def read(folder: Path) -> RunState:
-        runs[folder] = recorded_run(folder, configs[folder]).of_known_format()
+        runs[folder] = recorded_run(folder, configs[folder]).require_known_format()
         return runs[folder].state
 
     certain = {folder for folder, config in configs.items() if config.run in again}

@@ -23,7 +23,7 @@ from tests.studies import make_images, make_run, tiny_study
 from tests.tasks import points_config
 from tests.test_strategies import with_strategy
 from tests.trained import over_gloo, plain_config
-from unet_scaling.base.errors import report_name
+from unet_scaling.base.errors import error_file_name
 from unet_scaling.data.folder import find_pairs
 from unet_scaling.format.record import RECORD_NAME, Record, read_record
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
@@ -215,6 +215,6 @@ def test_masks_server_and_profile_use_the_gpu(runs: ClaimedRuns, data: Path, tmp
 def test_a_worker_that_waits_for_its_gpu_for_ever_says_so(name: str, runs: ClaimedRuns) -> None:
     """Worker 0 in synchronize, worker 1 where the next batch is copied: neither waits in a sum."""
     for worker in range(2):
-        report = json.loads((runs.folder / name / report_name(1, worker)).read_text())
+        report = json.loads((runs.folder / name / error_file_name(1, worker)).read_text())
         assert (report["error"], report["during"]) == ("WaitedTooLongError", "train_epoch")
         assert f"{STALLED_TIMEOUT_SECONDS} s (training.timeout_seconds)" in report["message"]

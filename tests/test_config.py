@@ -13,7 +13,7 @@ from slurm.launch.study_folder import StudyFolder
 from tests.studies import make_point
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.validation import StrictModel
-from unet_scaling.study.config import PROJECT, StudyConfig
+from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.frameworks import OPTION_TABLES
 from unet_scaling.study.options import Criteria, HorovodKnobs, NativeKnobs
 from unet_scaling.study.study_file import read_config, read_study, recorded_study
@@ -172,6 +172,13 @@ def test_a_key_of_a_later_version_is_named(table: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match=rf"{'.'.join(filter(None, (table, 'later_key')))}: unknown key; "):
         read_config(tmp_path / "config.json")
+
+
+def test_a_key_that_older_files_have_is_read_and_left_out(study: Path) -> None:
+    plain = read_study(study).configs()[0]
+    assert read_study(study, {"training.noise_scale_every": 8}).configs()[0] == plain
+    recorded = plain.model_dump() | {"training": plain.training.model_dump() | {"noise_scale_every": "auto"}}
+    assert RunConfig.model_validate(recorded).digest() == plain.digest()
 
 
 def test_any_change_changes_the_digest(study: Path) -> None:

@@ -28,7 +28,7 @@ from tests.faults import (
     trained,
 )
 from tests.faulty import PAUSE_SECONDS, SLOW_IMAGE_SECONDS, SLOW_IMAGES
-from unet_scaling.base.errors import UserError, report_name
+from unet_scaling.base.errors import UserError, error_file_name
 from unet_scaling.format.disturbance import UNCOUNTED, disturbance
 from unet_scaling.format.record import RECORD_NAME
 from unet_scaling.group.watchdog import blocking, start_watchdog
@@ -150,7 +150,7 @@ def test_a_lack_of_memory_is_reported_with_batch_image_size_and_peak(
 
     with pytest.raises(UserError, match="out of memory"):
         main()
-    assert named in json.loads((tmp_path / report_name(1, 0)).read_text())["message"]
+    assert named in json.loads((tmp_path / error_file_name(1, 0)).read_text())["message"]
 
 
 @pytest.mark.slow

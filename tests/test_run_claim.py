@@ -18,7 +18,7 @@ from slurm.launch.processes import launch_environment
 from tests.cluster import wait_until
 from tests.faults import Fault, attempt, fault_point
 from tests.studies import make_images, make_run
-from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError, report_name
+from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError, error_file_name
 from unet_scaling.base.files import write_json_with_checksum
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.folder import write_manifest
@@ -160,7 +160,7 @@ def test_attempts_of_one_run_come_one_after_the_other_and_train_the_same_images(
         assert second.returncode == EXIT_USAGE
         assert f"{run} is being trained by attempt 1, process {left.pid} on" in second.stderr
         assert (run / RECORD_NAME).stat().st_ino == record
-        refusal = run / report_name(2, 0)
+        refusal = run / error_file_name(2, 0)
         assert "two attempts of one run cannot train at once" in refusal.read_text()
     finally:
         left.send_signal(signal.SIGKILL)

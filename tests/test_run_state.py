@@ -40,7 +40,7 @@ def test_a_run_of_an_earlier_format_is_not_taken_for_one_to_train_again(tmp_path
     earlier = first[: -CHECKSUM_BYTES - 1].replace(b'"format":5', b'"format":4')
     record.write_bytes(b"".join([earlier + CHECKSUM_FORMAT % zlib.crc32(earlier) + b"\n", *others]))
     with pytest.raises(UserError, match=r"header\.format: .* found 4.*; use the version that wrote it"):
-        recorded_run(run, read_config(run / "config.json")).of_known_format()
+        recorded_run(run, read_config(run / "config.json")).require_known_format()
 
 
 def test_a_bus_error_has_a_sentence(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ NEEDED = ("pydantic", "rich")
 CODE_FOLDER = Path(__file__).resolve().parent.parent
 # Else the packages were installed by pip, and there is neither .venv nor environment/install.sh beside them.
 IS_CLONE = (CODE_FOLDER / "pyproject.toml").is_file()
-# Where logs/ is, and relative paths of study files begin: the clone, or else where the command is called.
+# logs/ and relative paths of study files begin here: in the clone, or else where the command is called.
 PROJECT = CODE_FOLDER if IS_CLONE else Path.cwd()
 
 
@@ -58,7 +58,7 @@ def commit(folder: Path = CODE_FOLDER) -> "tuple[str | None, bool | None]":
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    # Of a shared installation, whose owner is another user; and not of a hook's own repository.
+    # A shared installation has another owner; a hook would set variables of its own repository.
     safe = ["-c", f"safe.directory={folder}", "-c", "core.fsmonitor=false"]
     command = ["git", *safe, "-C", str(folder), *arguments]
     own = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}

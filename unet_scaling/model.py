@@ -24,7 +24,7 @@ class ConvolutionPair(nn.Module):
         self.norm2 = norm(outputs)
 
     def forward(self, features: Tensor) -> Tensor:
-        # In place: no backward pass needs what the norm, or without one the convolution, gave.
+        # Work in place: no backward pass needs what the norm, or without one the convolution, gave.
         features = functional.relu_(self.norm1(self.convolution1(features)))
         return functional.relu_(self.norm2(self.convolution2(features)))
 

@@ -134,13 +134,13 @@ def _noted(layers: Layers) -> Iterator[dict[str, list[Moments]]]:
     seen: dict[str, list[Moments]] = {name: [] for name in layers}
     momenta = {name: layer.momentum for name, layer in layers.items()}
     hooks = [layer.register_forward_hook(partial(_note, seen[name])) for name, layer in layers.items()]
-    # Those of all workers together would wait for workers that have fewer batches.
+    # Layers of all workers together would wait for workers that have fewer batches.
     joined = [layer for layer in layers.values() if type(layer).__name__ == "SyncBatchNorm"]
     try:
         for layer in layers.values():
             layer.momentum = 1.0
         for layer in joined:
-            layer.forward = partial(_of_this_worker, layer)
+            layer.forward = partial(_normalize_by_own_moments, layer)
         yield seen
     finally:
         for hook in hooks:
@@ -151,7 +151,7 @@ def _noted(layers: Layers) -> Iterator[dict[str, list[Moments]]]:
             del layer.forward
 
 
-def _of_this_worker(layer: _NormBase, values: Tensor) -> Tensor:
+def _normalize_by_own_moments(layer: _NormBase, values: Tensor) -> Tensor:
     statistics = (layer.running_mean, layer.running_var, layer.weight, layer.bias)
     return functional.batch_norm(values, *statistics, layer.training, 1.0, layer.eps)
 

@@ -135,7 +135,7 @@ def build_optimizer(task: Task, model: nn.Module) -> Optimizer:
         return EmulatedAdam(task.parameters(model), lr=learning_rate(task.config, 0), fused=True)
     optimizer = task.optimizer(model)
     groups = optimizer.param_groups
-    # Horovod makes another object of the class, of which it passes on the groups; fused, it can leave a step
+    # Horovod makes another object of the class, and gives it the groups alone; a fused one can leave a step
     # out on the device (NonFiniteGradientGuard).
     is_known = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
     if not is_known or not all(group["fused"] for group in groups) or groups[0]["lr"] <= 0:

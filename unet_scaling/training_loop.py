@@ -63,7 +63,7 @@ def train_epochs(step: Step, model: nn.Module, data: RunData, group: Group, reco
         if record.evaluation_is_due(epoch):
             record.result(evaluate(step.task, model, data, group, record.epochs))
         record.epoch(train_epoch(step, data, group, epoch, meter, safe_points))
-    # What was trained is saved where a stop was asked for: an evaluation may last.
+    # Save what was trained if a stop was asked for, as an evaluation may take long.
     safe_points.begin_epoch(step.config.training.epochs)
     is_due = record.evaluation_is_due(step.config.training.epochs)
     record.end_training(evaluate(step.task, model, data, group, record.epochs) if is_due else None)
@@ -205,7 +205,7 @@ def average_buffers(model: nn.Module, group: Group) -> None:
     if not names:
         return
     copies = training_state.copies_of_buffers(model)
-    # In float64, whose rounding the result in float32 does not show.
+    # Sum in float64, whose rounding the result in float32 does not show.
     sums = [copies[name].double().sum(dim=0) for name in names]
     with blocking:
         total = group.sum_over_workers(torch.cat([each.flatten() for each in sums]))

@@ -17,7 +17,7 @@ from unet_scaling.training import build_model, build_optimizer
 
 
 def task_facts_of(config: RunConfig, first: str) -> str:
-    """Return as JSON what a worker finds; with what the `first` found it is another one, and is compared."""
+    """Return as JSON what a worker finds; given what the `first` found, it is another one that must agree."""
     task = FileTask(config)
     group = single_worker()
     data = task.load_data(group, backwards=bool(first))

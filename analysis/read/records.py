@@ -244,9 +244,10 @@ def epoch_columns(epochs: Sequence[record_lines.Epoch], stalled: Collection[int]
     """Return one row per epoch: EPOCH_COLUMNS without the run's name."""
     fastest = np.array([min(epoch.worker_seconds, default=NAN) for epoch in epochs])
     columns = zip(*map(_OF_EPOCH, epochs), strict=True) if epochs else ((),) * len(_RECORDED)
-    found = {name: np.array(column) for name, column in zip(_RECORDED, columns, strict=True)}
-    for name in ("loss", "learning_rate"):  # none of an emulated run, or of a script's: NaN
-        found[name] = found[name].astype(float)
+    found = {
+        name: np.array(column, dtype=float if None in column else None)  # what is not recorded is NaN
+        for name, column in zip(_RECORDED, columns, strict=True)
+    }
     which = np.array([epoch.epoch in stalled for epoch in epochs], dtype=bool)
     return found | {"fastest_worker_seconds": fastest, "stalled": which}
 

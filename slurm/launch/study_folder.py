@@ -91,7 +91,7 @@ class StudyFolder:
 
     def recorded(self, config: RunConfig) -> RecordedRun:
         """Read the record of a run and the state that it shows."""
-        return recorded_run(self.run_folder(config), config).of_known_format()
+        return recorded_run(self.run_folder(config), config).require_known_format()
 
     def all_recorded(self, configs: Sequence[RunConfig]) -> Iterator[RecordedRun]:
         """Yield these runs, each as it is read, then those in the folder that are not among them."""

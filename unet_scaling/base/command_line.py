@@ -23,7 +23,7 @@ def named_folder(study: str, logs: Path = PROJECT / "logs") -> Path:
 
 
 class CommandLine(argparse.ArgumentParser):
-    """A parser that knows what its program is called, and what its words can be completed to.
+    """A parser with the name of its program, and with the words by which a shell completes it.
 
     `known` are what its positional argument may be, `names_below` a folder whose subfolders it may name.
     """

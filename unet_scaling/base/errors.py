@@ -23,10 +23,10 @@ EXIT_USAGE = 2
 EXIT_BAD_DATA = 65
 EXIT_DIVERGED = 70
 EXIT_RESUME = 75
-# As a shell reports a program that SIGINT or SIGPIPE ended.
+# The codes by which a shell reports that SIGINT or SIGPIPE ended a program.
 EXIT_INTERRUPTED = 130
 EXIT_PIPE_CLOSED = 141
-# In the order of the codes, for every --help.
+# For every --help, in the order of the codes.
 EXIT_MEANINGS = {
     EXIT_OK: "done",
     EXIT_BUG: "a run or a part of the installation failed, or a bug (with a traceback)",
@@ -36,16 +36,16 @@ EXIT_MEANINGS = {
     EXIT_RESUME: "stopped in order; the same command goes on",
 }
 AGREED = (EXIT_OK, EXIT_DIVERGED, EXIT_RESUME)
-# What faulthandler writes where a page that is mapped into memory cannot be had.
+# Written by faulthandler where a page that is mapped into memory cannot be read.
 BUS_ERROR = "Fatal Python error: Bus error"
-# In which mpiexec reads the command to abort, and ends this process too.
+# mpiexec needs so long to read the command to abort, by which it ends this process too.
 ABORT_SECONDS = 1.0
 # A launcher on a busy machine reads late; one that is stopped never.
 LONGEST_READ_SECONDS = 5.0
 READ_LOOK_SECONDS = 0.01
 INT_BYTES = 4
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-# Of a file, or of standard output, in which a program has no bug.
+# Errors of writing a file or standard output that are no bug of the program.
 UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EBADF)
 # Optional parts are folders in them that may be taken away, imported only on request.
 OWN_PACKAGES = ("unet_scaling", "slurm", "analysis")
@@ -65,7 +65,7 @@ class UserError(Exception):
 
 @contextmanager
 def or_user_error(problem: str, cure: str = "", code: int = EXIT_USAGE) -> Iterator[None]:
-    """Let an OSError inside become a UserError: what cannot be done, why, and what helps."""
+    """Turn an OSError inside into a UserError that tells the problem, its reason and its cure."""
     try:
         yield
     except OSError as error:
@@ -104,7 +104,7 @@ def exit_codes_text() -> str:
     return "\n".join(["exit codes", *(f"  {code:<2}  {text}" for code, text in EXIT_MEANINGS.items())])
 
 
-def report_name(attempt: int | str, worker: int | str) -> str:
+def error_file_name(attempt: int | str, worker: int | str) -> str:
     """Return the name of the report of a worker that failed; "*" stands for any attempt or worker."""
     return f"error.attempt{attempt}.worker{worker}.json"
 
@@ -134,7 +134,7 @@ def run_program(main: Callable[[], int | None]) -> None:
 
 
 def run_worker(main: Callable[[], int | None]) -> None:
-    """As `run_program`, for a process that belongs to a group of workers: it leaves at once.
+    """Run `main` as `run_program` does, in a process of a group of workers, which leaves at once.
 
     The interpreter's own clean-up is left out on purpose. After a failure it would wait for workers
     that wait for this one; after success it can abort in the threads of the communication library

@@ -1,7 +1,7 @@
 """The machine on which workers run: its clock, their cores, and how long its seconds last.
 
 A virtual cluster may be slowed, so that one machine stands for several (unet_scaling/emulation). All
-durations of the project are those of the machine that is stood for, which is this one unless it is slowed.
+durations of the project are those of the emulated machine, which is this one unless it is slowed.
 """
 
 import os
@@ -14,11 +14,11 @@ from unet_scaling.base.errors import required_module
 
 SLOWED_VARIABLE = "UNET_SCALING_DILATION"
 LINK_RATE_VARIABLE = "UNET_SCALING_LINK_RATE"
-"""The rate of every host's link, as the machine that is stood for has it, such as 10gbit."""
+"""The rate of every host's link on the emulated machine, such as 10gbit."""
 
 
 class CoreQuota(Protocol):
-    """What holds a worker to `cores` of the machine that is stood for, on `processors` of this one."""
+    """A limit that gives a worker `cores` of the emulated machine, on `processors` of this one."""
 
     @property
     def cores(self) -> int: ...
@@ -37,7 +37,7 @@ class Machine:
 
     @property
     def link_rate(self) -> str | None:
-        """The rate of the links, where a virtual cluster limits them."""
+        """Return the rate of the links, where a virtual cluster limits them."""
         return os.environ.get(LINK_RATE_VARIABLE) or None
 
     @property
@@ -55,7 +55,7 @@ class Machine:
         return cores
 
     def facts_there(self, facts: Any, before: Any, after: Any, quota: Any) -> Any:  # noqa: ANN401, ARG002
-        """Return the counters of an epoch as the machine has them that is stood for."""
+        """Return the counters of an epoch as the emulated machine has them."""
         return facts
 
     def enter_quota(self, rank: int, cores: int, threads: Collection[int]) -> CoreQuota | None:
@@ -63,7 +63,7 @@ class Machine:
 
 
 def machine() -> Machine:
-    """Return the machine. Raises UserError where its environment says what cannot be."""
+    """Return the machine. Raises UserError where variables of the environment contradict each other."""
     if os.environ.get(SLOWED_VARIABLE, "1") == "1":
         return Machine()
     slowed = required_module("unet_scaling.emulation.slowed_machine", SLOWED_VARIABLE)
@@ -77,12 +77,12 @@ def wall_seconds(seconds: float) -> float:
 
 
 def machine_seconds(wall: float) -> float:
-    """Return how long these seconds of the clock on the wall are on the machine that is stood for."""
+    """Return how long these seconds of the clock on the wall are on the emulated machine."""
     return wall / machine().factor
 
 
 def clock_seconds() -> float:
-    """Return monotonic seconds of the machine that is stood for; only differences mean anything."""
+    """Return monotonic seconds of the emulated machine; only differences mean anything."""
     return time.perf_counter() / _factor()
 
 

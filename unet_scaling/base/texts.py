@@ -26,14 +26,14 @@ WORDS_OF_LOSSES = re.compile(
 NEAR = 0.6
 _Result = TypeVar("_Result")
 AnError = TypeVar("AnError", bound=Exception)
-# What the programs are called from; the first word of sys.argv where one of its commands runs.
+# The program of all commands; the first word of sys.argv where one of them runs.
 COMMAND = "unet-scaling"
 PASTED = f".venv/bin/{COMMAND}" if IS_CLONE else COMMAND
 # How it was called, from wherever: a hint can be pasted where the user stands.
 CALLED = PASTED if Path.cwd() == PROJECT or not IS_CLONE else f"{PROJECT}/{PASTED}"
 if Path(sys.argv[0]).name == COMMAND:
     CALLED = COMMAND if shutil.which(COMMAND) == sys.argv[0] else sys.argv[0]
-# What always helps where GPUs do not.
+# Helps wherever GPUs cannot be used.
 HIDE = "compare on CPU cores (CUDA_VISIBLE_DEVICES=)"
 LAUNCH_HINT = f"{CALLED} run STUDY.toml (on Slurm: submit)"
 

@@ -20,7 +20,7 @@ from unet_scaling.base.errors import UserError
 from unet_scaling.base.texts import did_you_mean
 
 Schema = dict[str, Any]
-# What a value, and values, of each type are called in sentences.
+# A value, and values, of each type as sentences name them.
 TYPE_WORDS = {
     "integer": ("an integer", "integers"),
     "number": ("a number", "numbers"),
@@ -28,7 +28,7 @@ TYPE_WORDS = {
     "boolean": ("true or false", "values of true or false"),
     "object": ("a table", "tables"),
 }
-# What others call a key.
+# Keys by the names that other programs have for them.
 OTHER_NAMES = {"modules": "prologue", "module": "prologue", "walltime": "time", "nodes": "max_nodes"}
 LIMIT_WORDS = {
     "exclusiveMinimum": "more than {}",
@@ -39,7 +39,7 @@ LIMIT_WORDS = {
 }
 # The last part of the path of a fault that lies in the name of a key, not in its value.
 NAME_ITSELF = "[key]"
-# As characters of a value that is shown.
+# Characters of a value in a message.
 LONGEST_SHOWN = 80
 # A SHA-256, as hashlib writes it.
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -72,7 +72,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not valid TOML: {error}") from None
 
 
-# As in "2,repeats=1": meant for two keys.
+# Matches "2,repeats=1", which is meant for two keys.
 ANOTHER_SETTING = re.compile(r",\s*[a-z_.]+=")
 
 
@@ -233,7 +233,7 @@ def choices(schema: Schema) -> list[Any]:
 
 def allowed(schema: Schema) -> str:
     """Return the values that a schema allows, in words; empty where they cannot be said."""
-    # Of a value that may also be a list of such values, an axis, the list is not said each time.
+    # An axis is a value or a list of such values, which is not said each time.
     found = branches(schema)
     found = [each for each in found if each.get("type") != "array"] or found
     kinds = dict.fromkeys(filter(None, map(_words, found)))

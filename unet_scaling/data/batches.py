@@ -51,11 +51,11 @@ MIDDLE_GREY = 0.5
 FLIP_PROBABILITY = 0.5
 Collate = Callable[[list[Any]], Batch]
 Transform = Callable[[Batch, Tensor | None], Batch]
-# Of the training set and of the test set: enough to tell two data sets apart, and read in no time.
+# So many samples of the training set and of the test set tell two data sets apart, and are read fast.
 COMPARED_SAMPLES = 8
 # Seeds are int64, and not negative.
 SEED_BITS = 63
-# Of each process, waiting to be taken while it works on the next one: torch's default.
+# Each process has so many waiting while it works on the next: torch's default.
 PREFETCHED_BATCHES = 2
 # Imported once by the fork server: a loader process then starts in milliseconds instead of seconds.
 PRELOADED = ["torch", "unet_scaling.data.batches", "unet_scaling.data.images"]
@@ -221,7 +221,7 @@ class StepBatches(Iterator[Batch]):
         return next(self._batches)
 
     def load_ahead(self, clock: Clock) -> None:
-        """On a GPU, load the batch after the one that was taken, also that of the next step.
+        """Load the batch after the one that was taken, on a GPU; also that of the next step.
 
         To be called once the forward pass is queued: the GPU computes meanwhile, and no gradient is being
         averaged yet, so that no framework's averaging is taken for loading.
@@ -326,7 +326,7 @@ def unpack_bits(packed: Tensor, width: int) -> Tensor:
 
 def shifted_out(packed: Tensor, width: int) -> Tensor:
     """Unpack by operations that every device has."""
-    # Of a byte, the highest bit first.
+    # The highest bit of a byte is its first pixel.
     shifts = torch.arange(7, -1, -1, dtype=torch.uint8, device=packed.device)
     bits = (packed.unsqueeze(-1) >> shifts) & 1
     return bits.flatten(-2)[..., :width]

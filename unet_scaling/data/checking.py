@@ -42,7 +42,7 @@ MIDDLE_OF_GREY_8_BIT = 127
 # Cells fill 0.5 to 1 of the rectangle around them; a level of grey, scattered or in rings, less than 0.15.
 FEWEST_PIXELS_OF_OBJECT = 4
 LEAST_FILLED_SHARE = 0.2
-# Of all pixels: objects of interest seldom fill more, and what is stored the other way round always does.
+# Objects of interest seldom fill a larger share of all pixels; inverted masks always do.
 MOST_FOREGROUND = 0.5
 
 
@@ -194,7 +194,7 @@ def _range_of(ranges: list[tuple[float, float, float]]) -> tuple[Literal["dtype"
     used = f"{lowest.min():g} to {highest.max():g}"
     if np.isnan(top).any():
         return "image", f"{used}, of a type whose range no image fills: data.intensity has to be 'image'"
-    # Of a median image: one bright pixel, or some images of 8 bit among others, tell nothing of the rest.
+    # Take the median image: one bright pixel, or some images of 8 bit, tell nothing of the others.
     levels = 1 + round(float(np.median((highest - lowest) / top)) * BYTE)
     used = f"{used} of {top.max():g}: half of the images use {levels} of {BYTE + 1} levels or fewer"
     if levels >= FEWEST_LEVELS or top.max() <= BYTE:

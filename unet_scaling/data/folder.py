@@ -32,14 +32,14 @@ IMAGES_FOLDER = "images"
 MASKS_FOLDER = "masks"
 MANIFEST_NAME = "manifest.json"
 SUFFIXES = (".png", ".tif", ".tiff", ".jpg", ".jpeg")
-# What operating systems put into folders, beside hidden files.
+# Files that operating systems put into folders, besides hidden ones.
 SYSTEM_FILES = {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir", "icon\r"}
 SAME_NAMES = "*:*"
 NAMES_HELP = "how files are named, as '*:*_mask'; * is what image and mask share (default: found)"
-# To find how a folder names its masks: the first may be one without image.
+# Pairs tried to find how a folder names its masks: the first mask may be one without image.
 MOST_TRIED_PAIRS = 3
 ALLOWED = "'nonzero', values such as '255' or '1,2', or a threshold such as '>127' or '<1'"
-# Of a 16-bit mask.
+# The highest value of a 16-bit mask.
 HIGHEST_VALUE = 65535
 
 

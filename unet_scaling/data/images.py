@@ -64,7 +64,7 @@ from unet_scaling.data.pixels import (
 )
 from unet_scaling.study.options import Data, ImageScales
 
-# Of the 64 of a SHA-256: enough to tell two files apart in a message.
+# So many of the 64 characters of a SHA-256 tell two files apart in a message.
 SHOWN_DIGEST_CHARACTERS = 12
 
 PackedBatch = tuple[Tensor, Tensor]
@@ -77,7 +77,7 @@ BUILDING_PREFIX = ".building-"
 CURE_OF_DISK = "set UNET_SCALING_CACHE to a folder on a disk with space"
 # No build takes a day: an older one belongs to a process that was killed.
 ABANDONED_SECONDS = 24 * 3600
-# Of the memory of a GPU that is free before the model is built; the rest is for training.
+# Images may take this share of a GPU's free memory before the model is built; training has the rest.
 LARGEST_SHARE = 0.5
 
 

@@ -17,13 +17,13 @@ from tifffile import COMPRESSION, PHOTOMETRIC, PLANARCONFIG, SAMPLEFORMAT
 from unet_scaling.base.errors import EXIT_BAD_DATA, UserError, or_user_error
 from unet_scaling.data.folder import HIGHEST_VALUE
 
-# Of a whole or floating type, [height, width, channels].
+# Of an integer or floating type, [height, width, channels].
 Pixels = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
 KINDS = {1: "grey", 2: "grey and alpha", 3: "RGB", 4: "RGBA"}
 TYPES = {"u": "", "i": " signed", "f": " float"}
-# What is wrong with a TIFF reaches the user as an error that names the file.
+# Faults of a TIFF reach the user as an error that names the file, not as a log message.
 logging.getLogger("tifffile").setLevel(logging.CRITICAL)
 # Likewise what is larger than Pillow's limit.
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -38,7 +38,7 @@ LUMINOSITY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 COMPRESSIONS = dict.fromkeys((1, 2, 3, 4, 5, 8, 32773, 32946, 34925, 50000), True)
 COMPRESSIONS |= dict.fromkeys((7, 34887, 50001), False)
 PREDICTED = (5, 8, 32946, 34925, 50000)
-# Of these white is 0 by their standard: who writes a mask with them turns it round.
+# In these compressions white is 0 by their standard, so that they invert a mask.
 FAX = (2, 3, 4)
 # White is zero, black is zero, RGB, palette and, with JPEG, YCbCr.
 TIFF_CHANNELS = {0: 1, 1: 1, 2: 3, 3: 1, 6: 3}
@@ -246,7 +246,7 @@ def _require_one_image(file: tifffile.TiffFile) -> None:
 
 
 def _require_read(page: tifffile.TiffPage, mask: bool) -> None:
-    """Raise _UnreadError for what is not read of TIFF, with what to save instead."""
+    """Raise _UnreadError, which says what to save instead, for kinds of TIFF that are not read."""
     compression = page.compression
     photometric = page.photometric
     subsampled = photometric == PHOTOMETRIC.YCBCR and compression != COMPRESSION.JPEG

@@ -36,7 +36,7 @@ MOST_IMPRINTS = 4
 ATTEMPTS_TO_PLACE = 20
 # Size of a grain as a share of the picture, and its amplitude.
 GRAINS = ((0.3, 0.18), (0.1, 0.12), (0.03, 0.10), (0.012, 0.08))
-# In pixels: noise on less would be noise of single pixels.
+# In pixels: on a smaller scale noise would be that of single pixels.
 NARROWEST = 1.5
 
 
@@ -240,7 +240,7 @@ def _add_imprint(canvas: Canvas, sides: int, circle: Circle, light: float) -> No
     apothem = np.float32(radius * np.cos(np.pi / sides))
     bow = canvas.uniform(0, 0.12) * (1 - np.clip(second / apothem, 0, 1))
     depth: Field = 1 - outward / (apothem * (1 - bow))
-    # By how a facet faces the light, a little darker at the tip; ridges and rim are bright edges.
+    # A facet is as bright as it faces the light, a little darker at the tip; ridges and rim are bright.
     brightness = canvas.uniform(0.4, 0.7) * np.cos(normals + angle - light).astype(np.float32)
     facets = brightness[np.argmax(distances, axis=0)] - canvas.uniform(0, 0.25) * depth
     facets = facets + _edge(canvas, outward - second, 1.5)

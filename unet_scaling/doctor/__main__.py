@@ -31,10 +31,10 @@ from unet_scaling.measure.ping_pong import measure_pairs
 
 # The last workers of many on a busy node take half a minute to import torch.
 JOIN_TIMEOUT_SECONDS = 60
-# In which the others report their part of a failure, before the launcher ends them.
+# The other workers report their part of a failure in this time, before the launcher ends them.
 REPORT_DRAIN_SECONDS = 3.0
 REPORT_LOOK_SECONDS = 0.2
-# Of all workers together: a shared file system must bear them.
+# All workers together look so often at most, for the sake of a shared file system.
 REPORT_LOOKS_PER_SECOND = 200
 # 1 B for the latency; then up to 4 MiB, more than the gradients of the published network.
 DOCTOR_BYTES = (1, *(4**power for power in range(8, 12)))

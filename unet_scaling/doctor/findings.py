@@ -40,7 +40,7 @@ SLOW_NODE_SHARE = 0.8
 SLOW_LINK_RATIO = 2.0
 # Latencies of one network differ by the hops between hosts.
 SLOW_LATENCY_RATIO = 5.0
-# Of clocks: what NTP keeps is a hundredth of it.
+# Clocks that NTP sets differ by a hundredth of this.
 LARGEST_CLOCK_OFFSET_SECONDS = 1.0
 # More pairs than these say no more to a reader; the slowest come first.
 MOST_PAIRS_SHOWN = 12
@@ -51,7 +51,7 @@ DEATHS = (
     r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on\s+signal (?P<how>\d+)",
     r"srun: error: (?P<host>\S+): tasks? (?P<rank>\d+)[\d,-]*: (?P<how>[^\n]+)",
 )
-# Of a worker that says itself what went wrong, and of one that its launcher ends.
+# How a launcher tells of a worker that reported its own failure, and of one that the launcher ended.
 ORDERLY_ENDS = ("Exited", "Terminated", "15")
 MPI_CURE = 'let srun speak to MPI (launcher_arguments = ["--mpi=pmi2"]), or start with its own mpiexec'
 LARGE_MESSAGE_STOPS = "8 bytes pass, 100 kB do not: a switch drops large packets; see the MTU (`ip link`)"
@@ -125,7 +125,7 @@ def launch_findings(
         *death,
         *wrong_groups(reports, workers),
         *wrong_interfaces(reports),
-        # Those of the survivors follow from it.
+        # Problems of the workers that survive follow from a death.
         *([] if death else problems(reports)),
         *wrong_mpi_groups(reports, workers),
         *differences(reports),

@@ -20,7 +20,7 @@ from unet_scaling.base.errors import UserError
 QUOTA_FOLDER_VARIABLE = "UNET_SCALING_QUOTA_FOLDER"
 """The control group in which every worker makes its own."""
 MOUNTS = Path("/proc/self/mounts")
-# By their presence in a group its version is known: of version 1 and of version 2.
+# Files of a group in version 1 and in version 2, by which its version is known.
 QUOTA_V1 = "cpu.cfs_quota_us"
 PERIOD_V1 = "cpu.cfs_period_us"
 QUOTA_V2 = "cpu.max"
@@ -37,13 +37,13 @@ THREAD_GROUP = "thread"
 # The kernel refuses shorter quotas and periods, and longer periods.
 SHORTEST_QUOTA_MICROSECONDS = 1_000
 LONGEST_PERIOD_MICROSECONDS = 1_000_000
-# What one processor takes at once from a group's quota (kernel.sched_cfs_bandwidth_slice_us).
+# One processor takes so much at once from a group's quota (kernel.sched_cfs_bandwidth_slice_us).
 SLICE_MICROSECONDS = 5_000
 
 
 @dataclass(frozen=True)
 class ProcessorQuota:
-    """The control group of this worker: `cores` of the machine that is stood for, on `processors` of this."""
+    """The control group of this worker: `cores` of the emulated machine, on `processors` of this one."""
 
     folder: Path
     cores: int

@@ -45,7 +45,7 @@ class SlowedMachine(Machine):
             )
 
     def dealt_cores(self, local_rank: int, wanted: int | None = None) -> list[int] | None:
-        """Return the cores that a worker has on the host that is stood for.
+        """Return the cores that a worker has on its emulated host.
 
         Each belongs to one worker: the quota gives it, whoever runs on the processors of this machine.
         Raises UserError where the cluster file does not say how many each worker has.
@@ -81,7 +81,7 @@ class SlowedMachine(Machine):
         return enter_quota(Path(folder), rank, cores, threads, self.factor)
 
     def facts_there(self, facts: CpuFacts, before: Counters, after: Counters, quota: CoreQuota) -> CpuFacts:
-        """Return the facts of an epoch with those of the quota, as the machine has them that is stood for.
+        """Return the facts of an epoch with those of the quota, as the emulated machine has them.
 
         What others did on the same processors says nothing there, since all workers share them here. While
         the training thread is throttled it counts as ready. A thread that alone has its core runs a k-th of

@@ -35,7 +35,7 @@ from unet_scaling.study.options import EMULATION_STREAM, Data
 # A gradient may be ready so much too early, as the emulated machine counts, but for the last one: to wake a
 # thread takes up to 0.2 ms of a core, and the reference network has 82 gradients.
 SHORTEST_SLEEP_SECONDS = 1e-4
-# Of prctl(2): by default Linux wakes a thread up to 50 microseconds late.
+# An operation of prctl(2): by default Linux wakes a thread up to 50 microseconds late.
 PR_SET_TIMERSLACK = 29
 TIMER_SLACK_NANOSECONDS = 1
 # One pixel: nothing is computed of it.
@@ -86,7 +86,7 @@ class EmulatedCompute:
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NANOSECONDS, 0, 0, 0)
 
     def begin_epoch(self, epoch: int, passes: int, first: int) -> None:
-        """Draw the steps of an epoch with so many passes, of which `first` are done already."""
+        """Draw the steps of an epoch with so many passes each; `first` steps are done already."""
         numbers = np.random.PCG64([*self._key, epoch, EMULATION_STREAM]).random_raw(passes)
         places: list[int] = (numbers % len(self._steps)).tolist()
         self._drawn = iter([self._steps[place] for place in places[first:]])
@@ -128,7 +128,7 @@ class EmulatedCompute:
         self._cleared = _Part(time.perf_counter() - began, time.thread_time() - cpu_began)
 
     def _begin(self, waited_for: _Part) -> None:
-        """Begin a part now, of which this much was waited for already."""
+        """Begin a part now; this much of it was waited for already."""
         self._began = time.perf_counter() - waited_for.seconds
         self._cpu_began = time.thread_time() - waited_for.cpu_seconds
 
@@ -186,7 +186,7 @@ class ReplayedImages:
         )
 
     def gather(self, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """Wait; return one pixel, whatever was asked for."""
+        """Wait as loading would; return one pixel instead of the images."""
         emulated_compute.wait_for(emulated_compute.step.data)
         return torch.zeros(_PIXEL, dtype=torch.uint8), torch.zeros(_PIXEL[1:], dtype=torch.uint8)
 

@@ -84,7 +84,7 @@ class Disturbance:
             longest = max(self.stalls, key=lambda stall: stall.beyond_seconds)
             others = len(self.stalls) - 1
             reasons.append(f"{longest}, and {count(others, 'other stall')}" if others else str(longest))
-        # What stalls, or another virtual machine takes, is not counted either: what is beyond it is told.
+        # Stalls and time of another virtual machine are not counted either: report what is beyond them.
         explained = (self.busy_share or 0.0) + self.stalled_share
         if (self.uncounted_share or 0.0) - explained * bool(reasons) >= DISTURBED_SHARE:
             reasons.append(f"{100 * (self.uncounted_share or 0.0):.0f} % of a worker's own time {UNCOUNTED}")
@@ -252,7 +252,7 @@ def _lost_share(epoch: Epoch, worker: int, count_cores: bool) -> float | None:
         return _waited(facts, seconds, sync)
     # Without its phases, all that the thread waited for a core counts: other programs had more of them.
     waited = _waited(facts, seconds, sync if epoch.budget else 0.0)
-    # What other programs had of cores that the workers of the run left idle took nothing from them.
+    # Other programs took nothing from the workers where they had cores that these left idle.
     return None if waited is None else min(waited, _taken(facts, seconds, sync))
 
 

@@ -1,4 +1,4 @@
-"""Every fact that records tell of a run, once: its value, who must agree in it, what answers for it.
+"""The table of facts: for each, how records tell it, which runs must agree in it, and who reports it.
 
 From this table follow whether an attempt goes on from those before it (unet_scaling/run), which runs and
 attempts the report leaves out, the header rows of the fairness table, what differs between two studies, and
@@ -19,7 +19,7 @@ from unet_scaling.study.frameworks import FRAMEWORK_TITLES, WRAPPER_PACKAGES, Fr
 from unet_scaling.study.options import TASK_SWITCHES, HorovodKnobs
 
 FactGroup = Literal["data", "software", "machine", "environment"]
-# Rows of the fairness table that answer for facts.
+# Rows of the fairness table that tell whether facts agree.
 WEIGHTS = "same initial weights"
 BATCHES = "same batches"
 # The samples of a task that a file defines may be no images.
@@ -36,21 +36,21 @@ ATTEMPT_FIELDS = tuple(AttemptFacts.model_fields)
 MANIFEST = "SHA-256 of the data's manifest"
 COMMIT = "commit"
 UNCOMMITTED_CHANGES = "uncommitted changes"
-# Of a node, whoever runs there: a job is given now these nodes, now those.
+# Versions that belong to the node: which nodes a job gets is chance.
 NODE_VERSIONS = ("driver", "kernel", "os")
 NODE_VARIABLES = re.compile(r".*(_IFNAME|_IFACE|_NET_DEVICES|_IB_HCA|_if_include)", re.IGNORECASE)
-# By their numbers, of any host.
+# Cores are compared by their numbers, whatever the host.
 CORE_NUMBERS = "cores"
 SETTINGS = {"environment": SAME_VARIABLES, "allocator": COMPUTING}  # of each worker, by name
-# By these Horovod takes its own options, which only its runs of equal knobs share.
+# Horovod takes its own options by these variables, so that only its runs of equal options share them.
 KNOB_VARIABLES = frozenset(
     HorovodKnobs(
         cycle_time_ms=1, fusion_threshold_mb=1, groups=1, yield_when_idle=True, controller="mpi"
     ).environment()
 )
-# They follow from training.timeout_seconds, which guards a run and does not change what it does.
+# These follow from training.timeout_seconds, which guards a run and does not change what it does.
 TIMEOUT_VARIABLES = frozenset(("HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"))
-# They set threads and their places, and so may follow the number of cores.
+# Variables that set threads and their places, and so may follow the number of cores.
 THREAD_PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "BLIS_", "OPENBLAS_")
 # The other variables of a job name the job itself, and so differ always.
 COMPARED_JOB_VARIABLES = ("SLURM_CLUSTER_NAME", "SLURM_JOB_PARTITION", "SLURM_CPUS_PER_TASK")
@@ -62,14 +62,14 @@ LONGEST_SHOWN_CHARACTERS = 60
 
 @dataclass(frozen=True)
 class Fact:
-    """A thing that the records tell of a run; its value is None where they do not.
+    """A fact that the records tell of a run; its value is None where they do not.
 
     `same`: runs that SAME gives one key have to agree in it; empty: they may differ, and are not refused.
     `stands`: the value that counts where runs differ, however few have it; empty: that of most.
-    `row` of the fairness table answers for it; a value that is not `sound` proves nothing. `each` gives the
-    single values of a set; where sets may differ, the arms have to share most of them. Facts of all groups
-    but "data" are told by scripts, too. `anew`: an attempt that differs in it begins anew, since what was
-    changed is the user's; another machine or software may be a mistake. A name `of_samples` ends in what the
+    `row` of the fairness table tells whether it agrees; a value that is not `sound` proves nothing. `each`
+    gives the single values of a set; where sets may differ, the arms have to share most of them. Facts of all
+    groups but "data" are told by scripts, too. `anew`: an attempt that differs in it begins anew, since the
+    user has changed it; another machine or software may be a mistake. A name `of_samples` ends in what the
     data consist of.
     """
 
@@ -159,7 +159,7 @@ def _transport(framework: Framework, facts: Any) -> str | None:  # noqa: ANN401
     return ", ".join(f"{name} {value}" for name, value in sorted(told)) or None
 
 
-def _of_workers(
+def _make_fact_of_workers(
     name: str, each: Callable[[WorkerFacts], Iterable[object]], same: str = "", row: str = PLACES
 ) -> Fact:
     """Return a fact that is the set of what all workers tell; of several values none proves equality."""
@@ -201,12 +201,12 @@ FACTS: tuple[Fact, ...] = (
          anew=True),
     Fact("software", "packages recorded", "series", "",
          lambda facts: ", ".join(sorted(facts.versions.keys() - {*NODE_VERSIONS}))),
-    _of_workers("hosts", lambda worker: [worker.host]),
-    _of_workers("devices", lambda worker: [worker.device], "all", DEVICES),
-    _of_workers("device UUIDs", lambda worker: [worker.device_uuid] if worker.device_uuid else []),
-    _of_workers("cores per worker", lambda worker: [len(worker.cores)], "cores", DEVICES),
-    _of_workers("threads per worker", lambda worker: [worker.threads], "cores", DEVICES),
-    _of_workers(CORE_NUMBERS, lambda worker: worker.cores),
+    _make_fact_of_workers("hosts", lambda worker: [worker.host]),
+    _make_fact_of_workers("devices", lambda worker: [worker.device], "all", DEVICES),
+    _make_fact_of_workers("device UUIDs", lambda worker: [worker.device_uuid] if worker.device_uuid else []),
+    _make_fact_of_workers("cores per worker", lambda worker: [len(worker.cores)], "cores", DEVICES),
+    _make_fact_of_workers("threads per worker", lambda worker: [worker.threads], "cores", DEVICES),
+    _make_fact_of_workers(CORE_NUMBERS, lambda worker: worker.cores),
     Fact("machine", "workers on each host", "workers", DEVICES, _workers_per_host),
     *(Fact("machine", f"transport of {name}", "series", "", value) for name, value in _TRANSPORTS.items()),
     Fact("machine", "transport of GPUs", "", COMPUTING, each=_gpu_transport),
@@ -273,7 +273,7 @@ def _setting(told: Mapping[int, Mapping[str, str] | None], name: str, facts: Pro
 def _variable(kind: str, name: str, value: Callable[[Provenance], str | None]) -> Fact:
     """Return a variable of the workers as a fact: of networks a node's own, of all others the user's."""
     if NODE_VARIABLES.fullmatch(name):
-        return _of_workers(
+        return _make_fact_of_workers(
             f"{kind} {name}",
             lambda worker: [(getattr(worker, kind) or {}).get(name, NOT_SET)],
             row=SAME_VARIABLES,

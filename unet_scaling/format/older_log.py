@@ -2,7 +2,7 @@
 
 from unet_scaling.format.record_lines import Epoch, Evaluation
 
-# Its first line, in the layout of the older study; its first column has no name.
+# The first line of log.csv in the layout of the older study; its first column has no name.
 OLDER_LOG_HEADER = ",time_per_epoch,loss,lr,training_time,test_time,iou"
 
 

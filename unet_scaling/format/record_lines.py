@@ -19,9 +19,9 @@ TOLERANCE = 1e-3
 Duration = Annotated[FiniteFloat, Field(ge=0)]
 Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
 SALIENCY_FOLDER = "saliency"
-# Of what the maps here are: another content, and they are made again.
+# Says what the maps of this folder were made of; where that changed, they are made again.
 SALIENCY_ORIGIN_NAME = "origin.json"
-# As the name of a column of tables, and in sentences.
+# A score's name is that of a column of tables, and stands in sentences.
 SCORE_NAME = r"^[a-z][a-z0-9_]{0,39}$"
 ScoreName = Annotated[str, Field(pattern=SCORE_NAME)]
 AboveZero = Annotated[FiniteFloat, Field(gt=0)]
@@ -40,7 +40,7 @@ class WorkerFacts(StrictModel):
     device: str = Field(description="'cpu' or the name of the GPU")
     device_uuid: str = Field(description="of the GPU; empty for a CPU worker")
     cores: list[NonNegativeInt] = Field(
-        description="that this process may run on; on a dilated cluster those of the host that is stood for"
+        description="that this process may run on; on a dilated cluster those of the emulated host"
     )
     threads: PositiveInt = Field(description="of one operation")
     allocator: dict[str, str] | None = Field(
@@ -76,7 +76,7 @@ class Provenance(StrictModel):
     )
     link_rate: str | None = Field(
         None,
-        description="of each host's link, as the machine has it that is stood for; none where not limited",
+        description="of each host's link on the emulated machine; none where not limited",
     )
     workers: list[WorkerFacts]
 
@@ -161,9 +161,9 @@ class Phase(IntEnum):
     REST = 6
 
 
-# Of single steps, beside the record (measure/epoch_meter.py).
+# Phases of single steps, beside the record (measure/epoch_meter.py).
 STEPS_NAME = "steps.parquet"
-# Of the record and of that file.
+# The columns of phases in the record and in that file.
 PHASE_COLUMNS = tuple(f"{phase.name.lower()}_seconds" for phase in Phase)
 
 
@@ -216,7 +216,7 @@ class QuotaFacts(StrictModel):
     """The quota of one worker of a dilated cluster in an epoch: what it used, and how busy the machine was.
 
     Seconds of waiting are divided by the dilation, as all durations. CPU seconds are not: a quota of a k-th
-    of a core gives as many in k seconds as the core that is stood for in one.
+    of a core gives as many in k seconds as the emulated core in one.
     """
 
     used_seconds: Duration = Field(description="CPU seconds of the worker and its loader processes")
@@ -338,7 +338,7 @@ class Epoch(StrictModel):
     cpu: list[CpuFacts] | None = Field(None, description="of each worker, by rank; none without a budget")
     gpu: list[GpuFacts] | None = Field(None, description="of each worker, by rank; none without NVML")
     gradient_norms: dict[str, list[float]] | None = Field(
-        None, description="of records by older code, which sampled the gradient noise scale; not used"
+        None, exclude=True, description="of records by older code; neither used nor written"
     )
 
     @model_validator(mode="after")

@@ -8,7 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Literal, Self
 
-from unet_scaling.base.errors import BUS_ERROR, EXIT_BAD_DATA, UserError, WaitedTooLongError, report_name
+from unet_scaling.base.errors import BUS_ERROR, EXIT_BAD_DATA, UserError, WaitedTooLongError, error_file_name
 from unet_scaling.base.files import read_json_with_checksum, read_regular
 from unet_scaling.format.record import (
     RECORD_NAME,
@@ -53,7 +53,7 @@ SIGNALLED = re.compile(
 # The stacks of all threads of some workers, and what their launcher adds.
 OUTPUT_END_BYTES = 2**16
 WAITED = WaitedTooLongError.__name__
-# As pydantic says it.
+# How pydantic reports a record of another format.
 OTHER_FORMAT = "header.format: Input should be"
 
 
@@ -78,7 +78,7 @@ class RecordedRun:
     record: Record | None
     state: RunState
 
-    def of_known_format(self) -> Self:
+    def require_known_format(self) -> Self:
         """Return it; UserError for a record of an earlier format, which may be complete: it stays."""
         if OTHER_FORMAT in self.state.reason:
             cure = "use the version that wrote it, or another name for this study (--name)"
@@ -198,7 +198,7 @@ def failure_reason(folder: Path, after: int = 0) -> str:
     `after` leaves out the attempts up to that one.
     """
     try:
-        paths = sorted(folder.glob(report_name("*", "*")))
+        paths = sorted(folder.glob(error_file_name("*", "*")))
         every = [FailureReport.model_validate(read_json_with_checksum(path)) for path in paths]
     except (OSError, ValueError) as error:
         return f"a report of a worker that failed in {folder} cannot be read: {error}"
@@ -210,8 +210,8 @@ def failure_reason(folder: Path, after: int = 0) -> str:
     reason = f"worker {first.worker} on {first.host}: {first.message}"
     if first.error != WAITED:
         return reason
-    # Of those that did not report waiting too, one is what the others waited for. A worker that was stopped
-    # may still report its own end, which does not count here.
+    # The others waited for one of the workers that did not report waiting. A worker that was stopped may
+    # still report its own end, which does not count here.
     waited = {report.worker for report in reports if report.error == WAITED}
     others = sorted(set(range(first.workers)) - waited)
     return f"{reason}; worker {', '.join(map(str, others))} did not report" if others else reason

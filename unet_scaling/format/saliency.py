@@ -14,7 +14,7 @@ from unet_scaling.base.validation import Digest, StrictModel
 from unet_scaling.format.record_lines import Share
 
 SALIENCY_MANIFEST_NAME = "manifest.json"
-# In this order in every map; one forward pass gives both.
+# Every map has them in this order; one forward pass gives both.
 SaliencyScore = Literal["foreground_probability", "iou"]
 SCORES: tuple[SaliencyScore, ...] = ("foreground_probability", "iou")
 

@@ -1,6 +1,6 @@
 """The torch of this environment, and the GPUs that it gives to the workers of this machine.
 
-What workers get is what torch itself says. It is asked in a process of its own, which uses each GPU once: a
+Torch itself is asked what workers get, in a process of its own that uses each GPU once: a
 driver that is too old, or a GPU that another process holds, is one sentence before anything is launched.
 Imported on login nodes: needs no torch. `python -m unet_scaling.group.gpus` prints the number of GPUs.
 """
@@ -23,14 +23,14 @@ from unet_scaling.base.errors import EXIT_USAGE, UserError, run_program
 from unet_scaling.base.texts import HIDE, count
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
-# Of the Windows Subsystem for Linux, which has neither that file nor those of the devices.
+# The Windows Subsystem for Linux has this file instead of that one and of those of the devices.
 WSL_DEVICE = Path("/dev/dxg")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-# What it begins with where no GPU is to be seen, the last one by Slurm.
+# The variable begins with one of these where GPUs are hidden; Slurm writes the last.
 HIDING = ("", "-1", "NoDevFiles")
 ANOTHER_TORCH = "TORCH_SPEC of environment/install.sh"
 LEAVE_OUT = f"leave this GPU out of {VISIBLE}"
-# What helps, by what torch says.
+# What helps, by the error that torch gives.
 CUDA_CURES = {
     "driver .* too old": f"install a newer driver, or a torch for an older CUDA ({ANOTHER_TORCH})",
     "no kernel image": f"{LEAVE_OUT}, install a torch that has kernels for it ({ANOTHER_TORCH})",
@@ -141,7 +141,7 @@ def gpu_count() -> int:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         raise UserError(_cuda_trouble("the GPUs", str(error))) from None
-    # Of NVML, by which device_count may count, a MIG instance is one of many; CUDA gives a process only one.
+    # NVML, by which device_count may count, sees all MIG instances; CUDA gives a process only one.
     return len(torch.cuda.default_generators)
 
 
@@ -158,7 +158,7 @@ def use_gpu(index: int) -> None:
 
 
 def _cuda_trouble(which: str, text: str) -> str:
-    """Return which GPUs cannot be used, what torch says of it, and what helps, in one line."""
+    """Return in one line which GPUs cannot be used, the error of torch, and the cure."""
     numbered = re.search(r"Error \d+: .*", text)
     said = numbered.group() if numbered else text.splitlines()[0].partition(". ")[0]
     cure = next(cure for pattern, cure in CUDA_CURES.items() if re.search(pattern, said))

@@ -41,7 +41,7 @@ class Group:
     device: torch.device
     start_sum: Callable[[Tensor], Callable[[], object]]
     transport: dict[str, str]
-    # Of a script's group, which may be NCCL's alone.
+    # A script's group may be one of NCCL alone, which sums on GPUs.
     sum_device: torch.device = CPU
 
     @property

@@ -29,7 +29,7 @@ IDENTITY_VARIABLES = (
     "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_", "HOROVOD_CROSS_", "HOROVOD_GLOO_", "HOROVOD_HOSTNAME",
     "UNET_SCALING_STOP_AT", CORES_VARIABLE,
 )  # fmt: skip
-# What the launcher sets to have the memory of a step kept for the next one (worker.py).
+# The launcher sets these so that the memory of a step is kept for the next one (worker.py).
 SWITCH = "UNET_SCALING_KEEP_MEMORY"
 KEEP_MEMORY = {
     SWITCH: "1",
@@ -58,7 +58,7 @@ OPEN_MPI = Launcher(
 )  # fmt: skip
 # The order matters: mpiexec inside a Slurm job leaves the SLURM_ variables of the batch step behind.
 LAUNCHERS = (
-    # Of Hydra (MPICH, Intel MPI), PALS, Flux, and srun --mpi=pmi2.
+    # Set by Hydra (MPICH, Intel MPI), PALS, Flux, and srun --mpi=pmi2.
     Launcher(
         "PMI", "PMI_RANK", "PMI_SIZE",
         ("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID", "SLURM_LOCALID"),
@@ -73,7 +73,7 @@ LAUNCHERS = (
     Launcher("Slurm", "SLURM_PROCID", "SLURM_NPROCS", ("SLURM_LOCALID",)),
     Launcher("torchrun", "RANK", "WORLD_SIZE", ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",)),
 )  # fmt: skip
-# By which other launchers number processes, without a word of how many there are.
+# Other launchers number processes by these, and do not tell how many there are.
 RANKS_WITHOUT_SIZE = ("PALS_RANKID", "PMIX_RANK", "ALPS_APP_PE", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK")
 LOOPBACK = ("127.", "localhost", "::1", "ip6-l")
 

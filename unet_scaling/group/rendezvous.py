@@ -233,12 +233,12 @@ def serve_gloo(
     """
     if identity.rank == 0:
         served = server(("", port), handler, False)
-        # As long as this process lives, as the store of native DDP does.
+        # Serve as long as this process lives, as the store of native DDP does.
         Thread(target=served.serve_forever, args=[SHUTDOWN_POLL_SECONDS], daemon=True).start()
         port = served.server_port
     else:
         _wait_for_server(host, port, timeout_seconds)
-    # What `horovodrun` would set for this worker, with every worker as a host of its own: which of them share
+    # These are set by `horovodrun`, here with every worker as a host of its own: which of them share
     # one matters for hierarchical sums alone, which nothing here switches on.
     variables = {
         "RANK": identity.rank, "SIZE": identity.size, "LOCAL_RANK": 0, "LOCAL_SIZE": 1,

@@ -16,9 +16,11 @@ from types import TracebackType
 POLLS_PER_TIMEOUT = 20
 LONGEST_POLL_SECONDS = 1.0
 TASKS = Path("/proc/self/task")
-# Of a clock's number, beside the thread's: what the scheduler counted of one thread (clock_getcpuclockid(3)).
+# The bits of a clock's number that ask for the CPU time of one thread (clock_getcpuclockid(3)).
 CPU_CLOCK_OF_THREAD = 6
 CORES = Path("/proc/stat")
+# The place in `stat_fields` of the tick at which a process started.
+START_FIELD = 19
 # Columns of a core in /proc/stat: user, nice, system, irq, softirq, steal. Not idle and iowait, in which
 # nobody uses the core, nor guest and guest_nice, which user and nice include.
 BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)
@@ -104,9 +106,17 @@ def seconds_worked(waiting: Collection[int]) -> float:
 
 def stat_seconds(folder: Path, ended_children: bool = False) -> float:
     """Return the CPU seconds of a process or thread by its folder in /proc. Raises OSError where it ended."""
-    # The name in brackets may hold spaces and brackets; utime, stime, cutime, cstime are fields 14 to 17.
-    fields = (folder / "stat").read_text().rpartition(")")[2].split()
+    # utime, stime, cutime and cstime are fields 14 to 17.
+    fields = stat_fields(folder)
     return sum(map(int, fields[11 : 15 if ended_children else 13])) / os.sysconf("SC_CLK_TCK")
+
+
+def stat_fields(folder: Path) -> list[str]:
+    """Return the fields of a process or thread from the third on, its state (proc(5)). Raises OSError.
+
+    The second, a name in brackets, may hold spaces and brackets.
+    """
+    return (folder / "stat").read_text().rpartition(")")[2].split()
 
 
 def busy_seconds(cores: Collection[int]) -> float | None:

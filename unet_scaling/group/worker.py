@@ -61,7 +61,7 @@ JOB_VARIABLES = (
     "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "SLURM_CLUSTER_NAME", "SLURM_JOB_PARTITION",
     "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS", "SLURM_CPUS_PER_TASK",
 )  # fmt: skip
-# What the libraries read that compute, or carry gradients: also an allow-list.
+# Variables of the libraries that compute or carry gradients. Nothing else is recorded.
 SPEED_VARIABLES = re.compile(
     r"(NCCL|HOROVOD|UCX|OMPI_MCA|PRTE_MCA|PMIX_MCA|I_MPI|MPICH|MPIR_CVAR|MV2|FI|KMP|OMP|GOMP|MKL|BLIS|OPENBLAS"
     r"|DNNL|ONEDNN|GLOO|TORCH|PYTORCH|CUBLAS|CUDNN|CUDA_MPS|ACCELERATE|LT)_.+"
@@ -85,9 +85,9 @@ OF_ONE_JOB = re.compile(
 SET_BY_IMPORT = ("PYTORCH_NVML_BASED_CUDA_CHECK",)
 LONGEST_VALUE = 200  # characters; longer paths tell their digest
 VALUE_DIGEST_CHARACTERS = 12
-# From mpi.h of MPICH and Open MPI, whichever is longer.
+# MPI_MAX_LIBRARY_VERSION_STRING in mpi.h of MPICH and Open MPI, the longer of both.
 MPI_VERSION_CHARACTERS = 8192
-# Of torch.backends: what multiplies matrices and convolves, on GPUs and on CPUs.
+# The parts of torch.backends that multiply matrices and convolve, on GPUs and on CPUs.
 FLOAT32_BACK_ENDS = (
     "cuda.matmul", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn",
 )  # fmt: skip

@@ -26,10 +26,10 @@ from unet_scaling.inference.masks import files_to_segment, image_path, require_o
 
 # Largest batch, and milliseconds that a request waits for others.
 SERVER_SETTINGS = ((1, 0), (4, 0), (4, 20), (16, 0), (16, 50))
-# Of the images per second that a server of batches of 1 gives to clients that never wait.
+# The load is this share of the images per second that batches of 1 give to clients that never wait.
 SHARES = (0.25, 0.5, 0.75, 1.0)
 SECONDS = 10.0
-# At a time: more than the server holds, so that it refuses where it falls far behind.
+# So many ask at a time: more than the server holds, so that it refuses where it falls far behind.
 CLIENTS = 256
 _IMAGES = 32
 _OK = 200

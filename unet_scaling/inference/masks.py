@@ -25,7 +25,7 @@ COUNTS_KEY = "counts"
 TABLE_NAME = "segments.csv"
 # Begins the line of a worker about an image that has no mask.
 REFUSED_PREFIX = "refused: "
-# In the folder of the masks: scripts and outputs of jobs.
+# The folder, in that of the masks, of scripts and outputs of jobs.
 JOBS_FOLDER = ".segment"
 
 

@@ -57,9 +57,9 @@ _NOT_FINITE = 1
 Region = tuple[Bytes, list[int]]
 # Options of data that change a pixel of an image or a mask.
 _OF_PIXELS = ("image_height", "image_width", "channels", "intensity", "foreground")
-# Of the largest level of the network at once: 1024 x 1024 pixels at width 8, which take about 500 MB.
+# Values of the network's largest level at once: 1024 x 1024 pixels at width 8 take about 500 MB.
 MOST_VALUES = 8 * 2**20
-# Of an image at the scale of training: with its mask and its prediction 400 MB.
+# An image of so many pixels takes 400 MB at the scale of training, with its mask and its prediction.
 MOST_SCALED_PIXELS = 2**27
 
 
@@ -249,7 +249,7 @@ def main() -> None:
     parser.add_argument("--resize", action="store_true")
     arguments = parser.parse_args()
     config = read_config(config_path(arguments.run))
-    # As many workers as there are, each with the cores that it has here.
+    # Use all workers that were started, each with the cores that it has here.
     training = config.training.model_copy(update={"cores_per_worker": None})
     workers = identify(os.environ).size
     identity, device = start_worker(config.model_copy(update={"workers": workers, "training": training}))

@@ -40,7 +40,7 @@ def main() -> None:
         table = load.measure_latency(
             arguments.run, arguments.measure, arguments.output, arguments.goal, *options
         )
-        # By name, as the commands of unet_scaling/subcommands.py: the library does not import the analysis.
+        # Import by name, as unet_scaling/subcommands.py does: the library does not import the analysis.
         drawn = import_module("analysis.figures.serving").draw_latencies(table)
         print(f"{table}, drawn in {drawn}")
         return

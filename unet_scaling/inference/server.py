@@ -33,7 +33,7 @@ BODY_SECONDS = 30.0
 PATIENT_SECONDS = 1.0
 # A client that does not take its answer does not keep the server from ending.
 SHUTDOWN_SECONDS = 60
-# What messages call the image: it has no file here.
+# Messages call an image so that has no file.
 _NAME = Path("image")
 _BAD_REQUEST = 400
 _TIMED_OUT = 408
@@ -111,7 +111,7 @@ class Batcher:
 
 @dataclass
 class Service:
-    """Answers requests: POST / makes a mask, GET / says what is served and counts what was."""
+    """Answers requests: POST / makes a mask, GET / tells the network and the number of requests."""
 
     run: Path
     batcher: Batcher
@@ -121,7 +121,7 @@ class Service:
     # Of the requests whose body is arriving, the first one first: when it began.
     _arriving: dict[asyncio.Timeout, float] = field(default_factory=dict)
     _decoder: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
-    # Of images that may be larger than those of the study.
+    # One at a time of the images that are larger than those of the study.
     _one_large: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def application(self) -> Starlette:

@@ -133,7 +133,7 @@ class ComputeRecorder(Clock):
         return event
 
     def _read(self, step: _Step) -> ComputeStep:
-        # By phase, seconds of the device and CPU seconds of the threads that compute, from the mark before.
+        # Seconds of the device, and CPU seconds of the threads that compute, from one mark to the next.
         seconds: dict[Phase, float] = defaultdict(float)
         cpu_seconds: dict[Phase, float] = defaultdict(float)
         begin, cpu_begin = step.began

@@ -39,7 +39,7 @@ MICROSECOND_DIGITS = 6
 COMMUNICATION = "threads of the communication"
 # The unit of ru_maxrss on Linux.
 KIBIBYTE = 1024
-# By which the CUDA driver names its threads, and torch those of the backward pass. NCCL names its own only
+# Names of threads of the CUDA driver, and of torch's backward pass. NCCL names its own only
 # under NCCL_SET_THREAD_NAME = 1: they are told by when they are born.
 NOT_COMMUNICATION = ("cuda", "pt_autograd_")
 # NCCL connects the workers otherwise for short messages than for long ones.
@@ -60,7 +60,7 @@ COUNTED_REASONS = {
     "NVML_PERF_POLICY_POWER": "sw_power_cap",
     "NVML_PERF_POLICY_THERMAL": "sw_thermal_slowdown",
 }
-# Of an epoch: what held the clock down for less of it decides no speed.
+# A cause that held the clock down for a smaller share of an epoch decides no speed.
 LEAST_THROTTLED_SHARE = 0.01
 
 
@@ -206,11 +206,11 @@ class Gpu:
         return sorted(found)
 
     def _other_memory_bytes(self) -> int | None:
-        """Return what is in use, less what this process has; None where the driver does not list it.
+        """Return the memory that other processes use; None where the driver does not list this process.
 
         In a container processes have other numbers than the driver's.
         """
-        # Of this version: what the first one calls used holds what the driver keeps for itself, too.
+        # Ask version 2: in version 1 the memory in use includes what the driver keeps for itself.
         memory = self._ask(self._library.nvmlDeviceGetMemoryInfo, self._library.nvmlMemory_v2)
         processes = self._ask(self._library.nvmlDeviceGetComputeRunningProcesses) or ()
         own = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]

@@ -30,14 +30,14 @@ from unet_scaling.measure.counters import CounterMeter
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.options import STEP_SAMPLE_STREAM
 
-# From an event's record to the GPU that reaches it with nothing queued before it: some 10 microseconds.
+# A GPU with nothing queued reaches an event some 10 microseconds after it was recorded.
 LATENCY_SECONDS = 100e-6
 # The clocks of a GPU and its host part by some ten millionths; more is no drift.
 MOST_CLOCK_DRIFT = 2e-4
 # Marks of a step: 7 in each forward and backward pass, 4 outside them.
 MARKS_PER_PASS = 7
 MARKS_PER_STEP = 4
-# In the place of a step's number.
+# These stand in the place of a step's number.
 RESUMED = -1
 PAUSED = -2
 
@@ -57,7 +57,7 @@ MOST_ALL_REDUCE_REPEATS = 20
 ALL_REDUCE_SECONDS_PER_SIZE = 0.1
 # No larger message follows one that took longer than this: the next would take four times as long.
 LONGEST_ALL_REDUCE_SECONDS = 0.2
-# The same by the clock on the wall.
+# The same limit by the clock on the wall, for slowed machines.
 LONGEST_WAIT_SECONDS = 0.5
 
 
@@ -214,7 +214,7 @@ class DeviceClock(PhaseClock):
         for number in range(1, self._used):
             milliseconds = self._events[number - 1].elapsed_time(self._events[number])
             seconds.append(0.0 if self._marks[number][0] == RESUMED else milliseconds / 1000)
-        # Both clocks know the ends of the epoch, which tell the pace of the device's.
+        # Both clocks have read the ends of the epoch: their ratio is the pace of the device's clock.
         drift = epoch_seconds / sum(seconds) - 1 if any(seconds) else 0.0
         pace = 1 + drift if abs(drift) < MOST_CLOCK_DRIFT else 1.0
         phases = np.zeros((self.steps, len(Phase)))
@@ -309,12 +309,12 @@ class StepSample:
             "step": np.repeat(np.array([step for _, step, _ in kept], np.int64), workers),
             "worker": np.tile(np.arange(workers, dtype=np.int32), steps),
             **{name: phases[:, :, phase].ravel() for phase, name in enumerate(PHASE_COLUMNS)},
-            # The same for all workers.
+            # The wire seconds of a step are the same for all workers.
             "wire_seconds": np.repeat(phases[:, :, Phase.SYNC].min(axis=1), workers),
         }
         arrays = {}
         for name, column in columns.items():
-            # From buffers: given an array, pyarrow would first import pandas, while all workers wait.
+            # Given an array instead of buffers, pyarrow would first import pandas, while all workers wait.
             buffers = [None, pyarrow.py_buffer(column)]
             kind = pyarrow.from_numpy_dtype(column.dtype)
             arrays[name] = pyarrow.Array.from_buffers(kind, len(column), buffers)

@@ -74,7 +74,7 @@ def read_ping_pong(path: Path) -> PingPong:
 
 
 def choose_pairs(hosts: Sequence[str]) -> list[tuple[int, int]]:
-    """Choose the ranks to pair, given the host of each: the first rank of every host stands for it.
+    """Choose the ranks to pair, given the host of each: the first rank of every host represents it.
 
     All pairs of up to 8 hosts; of more, a ring and as many random pairs again (a fixed seed).
     Of one host, its first two ranks. Raises UserError where there is only one rank.

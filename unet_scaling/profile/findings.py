@@ -75,7 +75,7 @@ class Steps:
 
     @property
     def input_bound(self) -> bool:
-        """Whether loading one batch takes longer than computing its step."""
+        """Return whether loading one batch takes longer than computing its step."""
         return self.loading_seconds > self.compute.median
 
     @property

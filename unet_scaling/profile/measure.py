@@ -65,7 +65,7 @@ MOST_PROCESSES = 32
 # A step of a large batch on a CPU may take most of a minute; more than the most make no figure better.
 FEWEST_STEPS = 2
 MOST_STEPS = 50
-# Of a probe, a batch to warm up and one to repeat: steps take as long whatever the images are.
+# A probe takes one batch to warm up and repeats one: steps take as long whatever the images are.
 BATCHES_SAMPLED = 2
 
 

@@ -342,7 +342,7 @@ class Position:
 
 
 Save = Callable[[Position, EpochSoFar], None]
-# Where an attempt begins: the start of training, or a checkpoint within an epoch.
+# An attempt begins here: at the start of training, or at a checkpoint within an epoch.
 Start = tuple[Position, EpochSoFar]
 
 
@@ -401,7 +401,7 @@ class SafePoints:
                 f"the training diverged",
                 EXIT_DIVERGED,
             )
-        # What was trained is saved before the first map, and no map changes it.
+        # Training is saved before the first map, and no map changes it.
         if position.explained is None and (any_stops or is_save_due):
             self.save(position, so_far)
         if any_stops:

@@ -50,7 +50,7 @@ from unet_scaling.format.record_lines import (
     WorkerFacts,
 )
 from unet_scaling.group.group import Group
-from unet_scaling.group.watchdog import thread_ids
+from unet_scaling.group.watchdog import START_FIELD, stat_fields, thread_ids
 from unet_scaling.group.worker import provenance, verify_group
 from unet_scaling.measure.counters import communication_threads, threads_of_first_sums
 from unet_scaling.measure.epoch_meter import BudgetMeter, Meter, probe_network
@@ -74,13 +74,10 @@ from unet_scaling.study.study_file import LOG_NAME
 if TYPE_CHECKING:
     from unet_scaling.measure.compute_recorder import ComputeRecorder
 
-# With which gradients travel under training.gradient_compression = "fp16".
+# Bytes of a number of a gradient under training.gradient_compression = "fp16".
 FP16_BYTES = 2
 # The kernel knows the start of a process in ticks, some hundredths of a second.
 MILLISECOND_DIGITS = 3
-STAT = Path("/proc/self/stat")
-# Of /proc/self/stat in proc(5), counted from 1: the tick at which the process started.
-START_FIELD = 22
 
 
 @contextmanager
@@ -457,7 +454,7 @@ class StartupClock:
     def startup(self, group: Group) -> Startup | None:
         """Return the parts of all workers, alike on all.
 
-        None of a slowed machine: workers start without a quota, at no speed of the one that is stood for.
+        None of a slowed machine: workers start without a quota, at another speed than the emulated one.
         """
         assert tuple(self._ends) == STARTUP_COLUMNS, f"parts {list(self._ends)}, not {STARTUP_COLUMNS}"
         own = np.diff(np.array([self._begun, *self._ends.values()], dtype=np.float64))
@@ -469,7 +466,5 @@ class StartupClock:
 
 def process_age() -> float:
     """Return seconds since this process was started."""
-    fields = STAT.read_text().rpartition(")")[2].split()
-    # What stands behind the name in brackets begins with the third field.
-    ticks = int(fields[START_FIELD - 3])
+    ticks = int(stat_fields(Path("/proc/self"))[START_FIELD])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

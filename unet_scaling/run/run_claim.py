@@ -19,18 +19,16 @@ from unet_scaling.base.errors import UserError
 from unet_scaling.base.files import PRIVATE, read_json_with_checksum, write_json_with_checksum
 from unet_scaling.base.validation import StrictModel
 from unet_scaling.group.identity import job_id
+from unet_scaling.group.watchdog import START_FIELD, stat_fields
 
 OWNER_NAME = "owner.json"
 BEAT_SECONDS = 10.0
 # Several beats: a file server may be slow, and answer from a memory of some seconds.
 STALE_SECONDS = 60.0
-# In which mpiexec or Slurm ends the other workers of an attempt that failed.
+# mpiexec or Slurm ends the other workers of an attempt that failed in this time.
 ENDING_SECONDS = 10.0
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
-# Of proc(5), counted from the field behind the name in brackets, the third.
-_STATE_FIELD = 0
-_START_FIELD = 19
 ENDED_STATES = ("Z", "X")
 
 
@@ -92,7 +90,7 @@ class RunClaim:
         try:
             os.close(os.open(taking, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
         except FileExistsError:
-            # Its maker was killed, if it is still there.
+            # Where this file is old, its maker was killed.
             if self._age(_modified(taking)) > STALE_SECONDS:
                 taking.unlink(missing_ok=True)
             return False
@@ -217,7 +215,7 @@ def _machine() -> str:
 def _begun_ticks(process: int) -> int | None:
     """Return when a process began, in ticks since the boot; none where there is no such process any more."""
     try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        state, *_ = fields = stat_fields(Path("/proc", str(process)))
     except OSError:
         return None
-    return None if fields[_STATE_FIELD] in ENDED_STATES else int(fields[_START_FIELD])
+    return None if state in ENDED_STATES else int(fields[START_FIELD])

@@ -1,4 +1,4 @@
-"""The folder of a run: what to train is read from it, what happened is written into it.
+"""The folder of a run: its configuration is read from it, records and results are written into it.
 
 config.json                    what to train; written by the submission
 run.jsonl                     the record of the newest attempt
@@ -38,8 +38,8 @@ from unet_scaling.base.errors import (
     StoppedError,
     UserError,
     WaitedTooLongError,
+    error_file_name,
     or_user_error,
-    report_name,
 )
 from unet_scaling.base.files import remove_unfinished, write_json_with_checksum
 from unet_scaling.base.machine import wall_seconds
@@ -64,13 +64,13 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.study_file import CHECKPOINTS, LOG_NAME, config_path, read_config
 
 CLAIM_POLL_SECONDS = 1.0
-# In which the other workers report the same failure, before the launcher ends them.
+# The other workers report the same failure in this time, before the launcher ends them.
 ERROR_DRAIN_SECONDS = 3.0
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
-# What calls the parts of a run by name: the twin's main, and the loop over epochs (training_loop.py).
+# The functions that call the parts of a run: `main` of a twin, and the loop over epochs.
 CALLERS = ("main", "train_epochs")
 CURE_OF_WRITING = "see that its disk can be written and has room, and launch it again"
-# As `main` calls what makes saliency maps.
+# The function that `main` calls to make saliency maps.
 MAPS_PART = "explain"
 
 
@@ -150,7 +150,7 @@ def _try_to_take(run: RunFolder, claim: RunClaim) -> str:
         owner = claim.try_to_take()
         if not owner:
             # Reports of an attempt of this number that was refused would explain how this one ends.
-            for path in run.path.glob(report_name(run.attempt, "*")):
+            for path in run.path.glob(error_file_name(run.attempt, "*")):
                 path.unlink(missing_ok=True)
     return owner
 
@@ -165,8 +165,8 @@ def new_record(run: RunFolder) -> RecordWriter:
         number = attempt_to_set_aside(run.path) + record.exists()
         if number != run.attempt or (record.exists() and read_record(record).complete):
             raise UserError(f"{run.path}: another attempt began while this one started; start it again")
-        # What killed workers of earlier attempts were writing: the largest, a checkpoint, may fill a quota.
-        reports = report_name("*", "*")
+        # Remove what killed workers were writing: the largest, a checkpoint, may fill a quota.
+        reports = error_file_name("*", "*")
         for names in (CHECKPOINTS, STEPS_NAME, WEIGHTS_NAME, LOG_NAME, PICTURES_NAME, OWNER_NAME, reports):
             remove_unfinished(run.path, names)
         if record.exists():
@@ -224,7 +224,7 @@ def _write(folder: Path, config: RunConfig, attempt: int, error: Exception, part
     worker = _rank()
     message = str(error)
     if not isinstance(error, UserError | WaitedTooLongError | NoSafePointError):
-        # Of a KeyError the text is the key alone, and a line of the user's says more than one of torch.
+        # The text of a KeyError is the key alone: name a line, best one of the user's own code.
         frames = list(traceback.extract_tb(error.__traceback__))
         own = [frame for frame in frames if "site-packages" not in frame.filename] or frames
         place = f" at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
@@ -241,7 +241,7 @@ def _write(folder: Path, config: RunConfig, attempt: int, error: Exception, part
         traceback=trace,
     )
     try:
-        write_json_with_checksum(folder / report_name(attempt, worker), report.model_dump())
+        write_json_with_checksum(folder / error_file_name(attempt, worker), report.model_dump())
     except OSError as problem:
         # A folder that cannot be written must not hide the error itself.
         print(f"error: the reason could not be written: {problem}", file=sys.stderr, flush=True)

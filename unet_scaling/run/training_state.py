@@ -34,13 +34,13 @@ from unet_scaling.group.group import Group, wait_for_device
 from unet_scaling.group.worker import FLOAT32_BACK_ENDS, float32_precision
 from unet_scaling.study.options import WORKER_STREAM
 
-# By name, the state of each generator: tensors, numbers and tuples of them.
+# The state of each generator by its name: tensors, numbers and tuples of them.
 Generators = dict[str, Any]
-# Of a digest, to tell two states apart.
+# So many characters of a digest tell two states apart.
 COMPARED_CHARACTERS = 16
 MOST_SHOWN_NAMES = 5
 PLAYED_STATISTICS = "played_statistics"
-# What a framework may set for the whole process, and what changes the result or the speed of a step.
+# Settings of the whole process that a framework may change, and with them result or speed of a step.
 PROCESS_SETTINGS: Mapping[str, Callable[[], object]] = {
     "threads": torch.get_num_threads,
     "default dtype": torch.get_default_dtype,
@@ -56,7 +56,7 @@ TF32_VARIABLE = "NVIDIA_TF32_OVERRIDE"
 # Compute capability: Ampere.
 FIRST_WITH_TF32 = 8
 WEIGHTS_NAME = "weights.pt"
-# What torch.load raises for files of other content, by what it takes them for.
+# Errors of torch.load for files of other content; which one depends on what it takes them for.
 NO_TENSORS = (
     RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError, struct.error,
 )  # fmt: skip

@@ -32,11 +32,11 @@ COLOURS = np.array(
     [[126, 3, 168], [170, 35, 149], [204, 71, 120], [230, 108, 92], [248, 149, 64], [253, 197, 39],
      [240, 249, 33]]
 )  # fmt: skip
-# Of a pixel as bright as can be.
+# The value of the brightest pixel.
 WHITE = 255
 # The noise of a nearly black image is not worth more.
 MOST_BRIGHTER_FACTOR = 4.0
-# Of the most salient pixel: what the image has there still shows.
+# The most salient pixel is covered so far: what the image has there still shows.
 MOST_OPAQUE_SHARE = 0.8
 
 Reals = NDArray[np.floating]
@@ -60,7 +60,7 @@ class MapChecks:
             return entry
         clean = self.maker.clean(position)
         height, width = clean.batch.images.shape[-2:]
-        # Where this worker predicts something, another one may still have called the image empty.
+        # The image may be empty by the prediction of another worker, whatever this one predicts.
         is_mapped = not clean.is_empty and files.is_mapped(position)
         pixels = _bytes(clean.batch.cropped(clean.batch.images))
         truth = _bytes(clean.batch.cropped(clean.batch.masks))
@@ -133,7 +133,7 @@ def untrained(model: nn.Module, seed: int) -> nn.Module:
     """Return a copy of a network with weights drawn anew, as its layers draw them; the same on any device."""
     device = next(model.parameters()).device
     other = copy.deepcopy(model).cpu()
-    # Of several GPUs that a worker sees, only its own draws.
+    # A worker may see several GPUs, of which only its own draws.
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed + UNTRAINED_STREAM)
         for layer in other.modules():

@@ -117,7 +117,7 @@ class CleanImage:
         kept = torch.from_numpy(np.ascontiguousarray(masks)).to(self.batch.images.device).unsqueeze(1)
         images = self.batch.images * kept
         if self.fill is not None:
-            # In float64, as xaitk does.
+            # Compute in float64, as xaitk does.
             images = (images.double() + (1 - kept.float()) * self.fill).float()
         return self.scores_of(images)
 

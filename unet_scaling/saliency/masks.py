@@ -28,15 +28,15 @@ from xaitk_saliency.impls.perturb_image.sliding_window import SlidingWindow
 from unet_scaling.base.errors import EXIT_BUG, or_user_error
 from unet_scaling.study.options import SaliencyOptions
 
-# Of masks that are made at a time.
+# Masks that are made at a time take so much memory.
 MADE_AT_A_TIME_BYTES = 16 * 2**20
-# Of masks that are read at a time to be added up.
+# Masks that are read at a time to be added up take so much.
 READ_BYTES = 4 * 2**20
 FLOAT_BYTES = 4
 # Shared out over threads, xaitk's random numbers would depend on which of them is first.
 NO_THREADS = 0
 
-# Of bool or float32: 1 keeps a pixel, 0 hides it.
+# bool or float32: 1 keeps a pixel, 0 hides it.
 MaskArray = NDArray[Any]
 Doubles = NDArray[np.float64]
 
@@ -74,7 +74,7 @@ class Method:
             if self._counts_hidden:
                 part = 1 - mask.astype(np.float64)
             else:
-                # In float32, as xaitk does, before it goes over to the scores' type.
+                # Subtract in float32, as xaitk does, before the change to the scores' type.
                 part = (mask - self.generator.p1).astype(np.float64)
             if sums is None:
                 sums = np.zeros((len(of_mask), *mask.shape))
@@ -112,7 +112,7 @@ def mask_chunks(perturber: PerturbImage, height: int, width: int) -> Iterator[Ma
 
     They are xaitk's own, byte for byte. Those of `random_grid` and `sliding_radial` it makes all at once.
     """
-    # Of an image, perturbers read the shape alone.
+    # Perturbers read nothing but the shape of an image.
     image = np.zeros((height, width), np.uint8)
     if isinstance(perturber, RISEGrid):
         # A generator in place of the seed goes on where the chunk before has left it.

@@ -42,7 +42,7 @@ def explain_run(config: RunConfig, model: nn.Module, data: RunData, group: Group
         with clock.part("masks"):
             size = (config.data.image_height, config.data.image_width)
             masks = group.run_on_all(lambda: MaskStore(mask_chunks(method.perturber, *size)))
-        # What lasts is there now; where nothing was trained, no step has asked for this yet.
+        # All that lasts is allocated now; where nothing was trained, no step has asked for this yet.
         keep_memory()
         maker = maps.MapMaker(config, network, data, masks, method, files)
         if missing:

@@ -39,7 +39,7 @@ PASSES_IN_UPDATE = "the optimizer's update ran the passes itself: where sync end
 UNEQUAL_WORK = "the workers had unequal numbers of batches or samples"
 # The workers exchange the place of a fault in this list; the last one named stands for all.
 FAULTS = ("", NO_MODEL, NO_LENGTH, OTHER_LENGTH, NOT_ONE_FORWARD, PASSES_IN_UPDATE, EVALUATED_ALWAYS)
-# Of the sample of single steps, which has to be a sample, but not to be drawn again.
+# Draws which single steps are kept; it need not differ between runs.
 SAMPLE_SEED = 0
 
 
@@ -49,13 +49,13 @@ class Marks:
     clock: epoch_meter.Clock = epoch_meter.NO_CLOCK
 
     def listen(self, evaluates: Callable[[], None], trains: Callable[[], None]) -> None:
-        """Call these where a pass of an evaluation begins, and where one of training does."""
+        """Call `evaluates` where a pass of an evaluation begins, and `trains` where one of training does."""
 
     def begin(self, clock: epoch_meter.Clock) -> None:
         """Mark the phases of an epoch on this clock from now on."""
         self.clock = clock
 
-    def fault(self, batches: int) -> str:  # noqa: ARG002, whoever marks by hooks has to compare
+    def fault(self, batches: int) -> str:  # noqa: ARG002, used where hooks mark the phases
         """Return why the phases of so many batches are not those of steps; empty where they are."""
         return ""
 
@@ -68,7 +68,7 @@ class LoopHooks(Marks):
     """Marks the phases of a hand-written training loop, by hooks on its model and optimizer."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
-        # Those of Fabric and Accelerate hold the optimizer that updates, and call no hooks.
+        # Optimizers of Fabric and Accelerate wrap the one that updates, and call no hooks.
         while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
             optimizer = optimizer.optimizer  # type: ignore[attr-defined]
         self._model = model

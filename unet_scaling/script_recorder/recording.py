@@ -36,7 +36,7 @@ from unet_scaling.study.study_file import STUDY_NAME, list_run_folders
 
 RunOptions = Mapping[str, str | bool | int | float]
 Item = TypeVar("Item")
-# By it the run folders are told from those that a submission makes.
+# Folders that a submission makes have names without this prefix.
 FOLDER_PREFIX = "script"
 SOURCE = "record.begin"
 
@@ -217,7 +217,7 @@ class Recording:
         else:
             self._write(epoch)
         for remark in self.meter.remarks:
-            # Of each kind once.
+            # Print each kind of remark once, whatever its numbers are.
             kind = re.sub(r"[0-9.e+-]+", "", remark)
             if kind not in self._remarked:
                 self._remarked.add(kind)

@@ -75,7 +75,7 @@ class LocalSteps(Step):
 
     @cached_property
     def _played_workers(self) -> list[Player]:
-        """Return all workers that are played here, of which the network is none; one alone is the network."""
+        """Return all workers that are played here; empty where it is one, whose state is the network's."""
         if len(self.players) == 1:
             return []
         copies = [[weight.detach().clone() for weight in self._weights] for _ in self.players]

@@ -1,1 +1,1 @@
-"""What may run where and what was recorded: on login nodes and for the analysis, without torch and pandas."""
+"""What is asked: options, study files, configurations of runs. Imported without torch and pandas."""

@@ -37,6 +37,7 @@ from unet_scaling.study.options import (
     TaskData,
     TaskOptions,
     Training,
+    without_former_keys,
 )
 from unet_scaling.study.repeats import (
     FEWEST_ADAPTIVE_REPEATS,
@@ -46,19 +47,17 @@ from unet_scaling.study.repeats import (
     parse_precision,
 )
 
-# The options of a task of its own, a table within a table.
+# The options of a task of its own are a table within a table.
 TASK_OPTIONS = "task.options"
 NO_TASK = vars(TaskOptions())
 # After the worker's own time-out (group/watchdog.py), which names the option, come those of the frameworks.
 FALLBACK_SECONDS = 30
-# The default of training.noise_scale_every in records before "auto".
-FORMER_NOISE_SCALE_STEPS = 8
 HOROVOD_CYCLE_TIME_VARIABLE = "HOROVOD_CYCLE_TIME"
-# Its default in 0.28.1.
+# The default of Horovod 0.28.1.
 HOROVOD_CYCLE_TIME_MILLISECONDS = 1.0
 PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+=-]*$"
 PLAIN_NAME_WORDS = "a text of letters, digits and . _ + = - that begins with a letter or digit"
-# What a name of a folder may have on the file systems of Linux, in bytes; these names are ASCII.
+# The longest name of a folder on file systems of Linux, in bytes; names of runs are ASCII.
 LONGEST_NAME = 255
 MOST_WORKERS = 65_536
 MOST_REPEATS = 10_000
@@ -123,7 +122,7 @@ class RunConfig(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _samples_of_a_task(cls, content: object) -> object:
+    def _read_data_of_own_task(cls, content: object) -> object:
         """Read `[data]` of a task of its own, which has no images."""
         if not isinstance(content, dict) or not task_file(content):
             return content
@@ -211,12 +210,9 @@ class RunConfig(StrictModel):
     def digest(self) -> str:
         """Return the SHA-256 of what differs from the defaults: equal exactly when the configuration is.
 
-        An option added later, at its default, changes no digest. Of `noise_scale_every`, "auto" and the
-        default before it have the same.
+        An option added later, at its default, changes no digest.
         """
         content = self.model_dump(exclude_defaults=True) | {"format": self.format}
-        if self.training.noise_scale_every == FORMER_NOISE_SCALE_STEPS:
-            del content["training"]["noise_scale_every"]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -286,6 +282,13 @@ class StudyConfig(StrictModel):
     emulation: dict[str, Any] = Field({})
     saliency: dict[str, Any] = Field({})
     criteria: Criteria = Criteria()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_older_files(cls, content: object) -> object:
+        if not isinstance(content, dict) or "training" not in content:
+            return content
+        return content | {"training": without_former_keys(content["training"])}
 
     @model_validator(mode="before")
     @classmethod

@@ -18,9 +18,9 @@ MOST_MIB = 2**20
 MONTH_SECONDS = 30 * 24 * 3600
 YEAR_MINUTES = 365 * 24 * 60
 MINUTE_MS = 60_000
-# What torch takes as a seed.
+# The largest seed that torch takes.
 LARGEST_SEED = 2**63 - 1
-# They go last into the key of a generator, after the seed: different uses have different random numbers.
+# Each use of random numbers has its own number, which goes behind the seed into the generator's key.
 # Never reuse or renumber those of the data: every run would split, order and augment it otherwise.
 SPLIT_STREAM = 1
 ORDER_STREAM = 2
@@ -165,6 +165,17 @@ class Model(StrictModel):
     )
 
 
+# Keys of `[training]` that older studies and records have, and that have no effect any more.
+FORMER_TRAINING_KEYS = ("noise_scale_every",)
+
+
+def without_former_keys(training: object) -> object:
+    """Return the content of `[training]` without the keys that only older files have."""
+    if not isinstance(training, dict):
+        return training
+    return {key: value for key, value in training.items() if key not in FORMER_TRAINING_KEYS}
+
+
 class Training(StrictModel):
     """The training options, which are the same for all frameworks."""
 
@@ -203,9 +214,6 @@ class Training(StrictModel):
     compute_profile: Literal["on", "off"] = Field(
         "off", description="on 1 worker: record when gradients are ready, for emulated ones", examples=["off"]
     )
-    noise_scale_every: CountOrZero | Literal["auto"] = Field(
-        "auto", description="no effect any more: `plays` gives the IoU itself", examples=[0]
-    )
     evaluate_every: CountOrZero = Field(
         0, description="epochs between evaluations; 0: only after the last", examples=[5]
     )
@@ -232,6 +240,11 @@ class Training(StrictModel):
         description="weights.pt of another run to start from; default: random, by the seed",
         examples=["logs/first/pytorch_native-w01-r1/weights.pt"],
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_older_files(cls, content: object) -> object:
+        return without_former_keys(content)
 
 
 class Strategy(StrictModel):
@@ -325,7 +338,7 @@ class NativeKnobs(StrictModel):
         return self.model_dump(exclude_none=True)
 
 
-# Both alike: Horovod 0.28.1 crashes where MPI controls what Gloo sums. A shell's are none of the study's.
+# Set both alike: Horovod 0.28.1 crashes where MPI controls what Gloo sums. Those of a shell are removed.
 CONTROLLER_VARIABLES = ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS")
 
 
@@ -389,20 +402,20 @@ class Criteria(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_own_task(cls, content: object) -> object:
+    def _read_names_of_own_task(cls, content: object) -> object:
         """Read the criteria under the names that they have where the score is no IoU."""
         if not isinstance(content, dict):
             return content
         return {CRITERIA_OF_OWN_TASK.get(key, key): value for key, value in content.items()}
 
 
-# What a study with a task of its own may call two of the criteria.
+# Two of the criteria by the names that a study with a task of its own may give them.
 CRITERIA_OF_OWN_TASK = {"score_margin": "iou_margin", "target_score": "target_iou"}
-# What `[data]` of a study with a task of its own may hold.
+# The keys of `[data]` of a study with a task of its own.
 TASK_DATA_KEYS = ("passes_per_epoch",)
-# Of a task that a file defines: what its contract allows.
+# Keys by which a task of its own departs from the contract of tasks.
 TASK_SWITCHES = ("find_unused_parameters", "loss_is_mean")
-# These are of the built-in task alone.
+# Tables that only the built-in task has.
 BUILT_IN_TABLES = ("model", "emulation", "saliency")
 # The tables of options that all frameworks have.
 SHARED_TABLES: dict[str, type[StrictModel]] = {

@@ -17,21 +17,21 @@ from unet_scaling.base.files import read_json_with_checksum, write_json_with_che
 from unet_scaling.base.validation import StrictModel, validated
 
 REPEATS_NAME = "repeats.json"
-# Of study_file.py, which imports this module; what repeats.json says stands there too, should that be gone.
+# The same name as in study_file.py, which imports this module. The file repeats what repeats.json says.
 _STUDY_NAME = "study.json"
 HISTORY_KEY = "repeat_history"
 # The fewest that have an interval, and so the first look.
 FEWEST_ADAPTIVE_REPEATS = 3
-# At 2 % of noise of a launch and one worker count, 3 % take about 11.
+# With 2 % of noise of a launch and one worker count, an interval of 3 % takes about 11.
 MOST_ADAPTIVE_REPEATS = 20
 # More than any study can afford.
 LARGEST_CAP_REPEATS = 10_000
 UNTIL = re.compile(r"^until (\d+(?:\.\d+)?) ?%(?:, at most (\d+))?$")
 PRECISION_WORDS = 'a number such as 5, "until 3 %", or "until 3 %, at most 20"'
-# Of all comparisons of a study together, where the number of repeats does not depend on the results.
+# For all comparisons of a study together, where the number of repeats does not depend on the results.
 FIXED_SIGNIFICANCE = 0.05
-# Where it does: with looks from 3 repeats on, intervals of 98 % hold the truth in at least 95 % of all
-# studies, and those of 95 % in as few as 90 % (`python -m benchmarks.coverage --table adaptive`).
+# Where it depends on them: with looks from 3 repeats on, intervals of 98 % hold the truth in at least
+# 95 % of all studies, those of 95 % in as few as 90 % (`python -m benchmarks.coverage --table adaptive`).
 ADAPTIVE_SIGNIFICANCE = 0.02
 # Before the repeats that were asked for are complete, as of a report that is made while a study grows: so 5 %
 # of studies of 10 or 20 repeats without a difference have one at some look from 3 repeats on, the last one at

@@ -68,7 +68,7 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
 def _require_valid(content: dict[str, Any], source: str) -> None:
     """Raise UserError that lists every fault of a study file, in its tables of options too."""
     built_in = not task_file(content)
-    faults = [*_unset_variables(content), *_of_built_in_task(content)]
+    faults = [*_unset_variables(content), *_find_keys_of_built_in_task(content)]
     if SET_BY_REPEATS in content:
         found = f"{content[SET_BY_REPEATS]!r:.80}"
         cure = f"no key of a study file; give repeats {PRECISION_WORDS}"
@@ -174,7 +174,7 @@ def _expanded(text: str, key: str) -> Path:
         raise UserError(f"{key}: found {text!r}, the home of a user that is not known here") from None
 
 
-def _of_built_in_task(content: dict[str, Any]) -> Iterator[str]:
+def _find_keys_of_built_in_task(content: dict[str, Any]) -> Iterator[str]:
     """Yield the keys that only the built-in task has, in a study that names another."""
     if not task_file(content):
         return

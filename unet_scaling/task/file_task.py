@@ -44,7 +44,7 @@ from unet_scaling.study.options import Scalar
 from unet_scaling.task.functions import TaskFunctions
 from unet_scaling.task.task import Task, require_finite
 
-# Of the small batches that are tried: halved, they are still more than one sample.
+# Samples of each small batch that is tried: half a batch is still more than one sample.
 BATCH_SAMPLES = 4
 # That many of them, of samples from all over the set: those of one kind may stand together.
 COMPARED_BATCHES = 4
@@ -54,14 +54,14 @@ COMPARED_BATCHES = 4
 LOSS_TOLERANCE = 1e-3
 LOSS_ROUNDINGS = 8
 RANDOM_LOSS_TOLERANCE = 0.5
-# Of either set: where 30,000 training samples hold the test set, two are found among so many.
+# So many samples of each set are compared: where 30,000 training samples hold the test set, two agree.
 SEARCHED_SAMPLES = 256
 # A test set is refused of which about so much are training samples, unless so few values are possible that
 # the training set repeats itself, too: by chance alone then half as often as the test set repeats it.
 LEAKED_SHARE = 0.5
 LEAKED_BEYOND_CHANCE = 4
 APART = "split the samples, so that each is in one set only"
-# Of all counts: rounding may move a value that lies at a threshold.
+# This share of all counts may differ, as rounding may move a value that lies at a threshold.
 COUNT_TOLERANCE = 1e-3
 
 
@@ -307,7 +307,7 @@ def _require_mean_loss(task: TaskFunctions, model: nn.Module, data: SampleData) 
     for training in (False, True) if task.config.task.loss_is_mean else ():
         model.train(training)
         for module in model.modules():
-            # By these a sample's loss depends on its neighbours and on its place in the batch.
+            # In these layers a sample's loss depends on its neighbours and on its place in the batch.
             if isinstance(module, _BatchNorm | _DropoutNd):
                 module.eval()
         for indices in batches + of_a_step * training:
@@ -391,7 +391,7 @@ def _gradients(task: TaskFunctions, model: nn.Module, data: SampleData) -> tuple
         found = f"of one batch is {loss:g}, then {again:g} from the same seed"
         raise task.mistake("loss", f"{found}: draw what is random from torch's generator alone")
     own = {id(weight) for weight in model.parameters()}
-    # What a pass makes for itself is another tensor in the next one.
+    # A tensor that a pass makes for itself is another one in the next pass.
     kept = {id(leaf) for leaf in leaves_again} - own
     for leaf in (leaf for leaf in leaves if id(leaf) in kept):
         found = f"{where_kept(model, leaf)} gets a gradient and is no parameter of the model: none trains it"
@@ -425,7 +425,7 @@ def _one_pass(task: TaskFunctions, model: nn.Module, data: SampleData) -> tuple[
     return loss.item(), torch.linalg.vector_norm(norms).item(), leaves
 
 
-# What Horovod averages, and what it can give to the other workers.
+# Types that Horovod averages, and types that it can broadcast.
 AVERAGED = (torch.float32, torch.float64, torch.float16)
 SENT = (*AVERAGED, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 CURE_OF_TYPE = {

@@ -25,12 +25,12 @@ from unet_scaling.run.training_state import one_line
 from unet_scaling.study.config import RunConfig
 from unet_scaling.task.task import finite_counts
 
-# What torch says -> what helps. It names no cure, or one that is wrong here.
+# What helps, by what torch says, which names no cure or one that is wrong here.
 CURE_OF_MESSAGE = {
     "modified by an inplace operation": "take the operation that is not in place, such as relu for relu_",
     "backward through the graph a second time": "detach() what the model keeps from one pass for the next",
 }
-# What these make is compared between workers: they may seed any generator.
+# These functions may seed any generator, as what they make is compared between workers.
 MAY_SEED = ("build_model", "datasets")
 # The functions that a file has to define (docs/your_model.md).
 REQUIRED = ("build_model", "datasets", "loss", "count", "score")
@@ -62,7 +62,7 @@ class TaskFunctions:
 
     @contextmanager
     def inside(self, name: str, watched: bool = True) -> Iterator[None]:
-        """Blame this function of the file for an exception, and for random numbers that are no seed's."""
+        """Name this function in the error of an exception inside, or of random numbers without a seed."""
         before = _generators(name) if watched and self.watches_generators else {}
         try:
             yield
@@ -159,7 +159,7 @@ def _module(path: Path, content: bytes, sha256: str) -> ModuleType:
     name = f"task_{sha256[:SHOWN_DIGEST_CHARACTERS]}"
     module = ModuleType(name)
     module.__file__ = str(path)
-    # Where dataclasses and pickle look a class up.
+    # Dataclasses and pickle look a class up there.
     sys.modules[name] = module
     try:
         exec(compile(content, path, "exec"), vars(module))  # noqa: S102  (it is the user's own)

@@ -45,13 +45,13 @@ from unet_scaling.study.config import RunConfig
 NOT_FINITE = torch.iinfo(torch.int64).min
 # A verification that takes longer is reported.
 UNREPORTED_SECONDS = 2.0
-# Of the longer side of a picture for the report; 16 colours take 4 bits.
+# The longer side of a picture for the report.
 MOST_PICTURE_PIXELS = 160
-# Of the IoU of single images in a record.
+# The IoU of single images is recorded to so many digits.
 IOU_DIGITS = 4
-# Of the palette, before the outlines.
+# With three colours of outlines a pixel takes 4 bits.
 GREYS = 13
-# Of the true mask alone, of the predicted one, of both; told apart by those who see no red or green.
+# For the true mask alone, the predicted one, and both; people who see no red or green tell them apart.
 OUTLINE_COLOURS = ((86, 180, 233), (230, 159, 0), (255, 255, 255))
 
 
@@ -188,7 +188,7 @@ class UNetTask(Task):
         logits, images, masks = map(batch.cropped, (model(batch.images), batch.images, batch.masks))
         every = -(-max(logits.shape[-2:]) // MOST_PICTURE_PIXELS)
         shown = images[0].mean(dim=0)[::every, ::every]
-        # From black to the brightest pixel: fluorescence images are dark.
+        # Scale to the brightest pixel, as fluorescence images are dark.
         grey = (shown * ((GREYS - 1) / shown.max().clamp(min=1 / 255))).round().cpu().numpy()
         regions = [(each[0, 0] > 0)[::every, ::every].cpu().numpy() for each in (masks, logits)]
         true, predicted = map(outline, regions)
@@ -262,7 +262,7 @@ def mean(ious: Iterable[float | None]) -> float | None:
 def finite_counts(counts: Tensor, outputs: Iterable[Tensor]) -> Tensor:
     """Return the counts of a sample, or `NOT_FINITE` where an output is NaN or infinite.
 
-    It does not wait for the device. Minus infinity is what a model may mean, of what it rules out.
+    It does not wait for the device. Minus infinity is allowed: a model rules something out by it.
     """
     for output in outputs:
         counts = torch.where((output < torch.inf).all().to(counts.device), counts, NOT_FINITE)
