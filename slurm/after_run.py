@@ -83,12 +83,12 @@ def may_be_tried_again(folder: Path, submissions: int = 0, earlier: int = 0) -> 
 
     The first `earlier` attempts of the folder belong to a launch before, and do not count.
     """
-    gains = gained(folder, earlier)
+    gains = list_gains(folder, earlier)
     attempts = max(submissions, len(gains))
     return attempts < MOST_ATTEMPTS and attempts - sum(gains) < MOST_FRUITLESS
 
 
-def gained(folder: Path, earlier: int = 0) -> list[bool]:
+def list_gains(folder: Path, earlier: int = 0) -> list[bool]:
     """Return for each attempt that left a record, in order, whether it got further than all before it."""
     gains = []
     furthest = (0, 0, 0)
@@ -104,7 +104,7 @@ def gained(folder: Path, earlier: int = 0) -> list[bool]:
     return gains
 
 
-def disturbed_reason(run: RecordedRun) -> str:
+def explain_disturbance(run: RecordedRun) -> str:
     """Return why a complete run counts as disturbed; empty where it does not, or is not complete.
 
     One whose epochs all follow a start or a resume counts: each warms up, and none is timed. Not one that
@@ -119,7 +119,7 @@ def disturbed_reason(run: RecordedRun) -> str:
 
 def is_to_be_repeated(run: RecordedRun, console: Console) -> bool:
     """Return whether a disturbed run is launched again; print why, or that it was often enough."""
-    reason = disturbed_reason(run)
+    reason = explain_disturbance(run)
     if not reason:
         return False
     repeated = len(disturbed_records(run.folder)) < MOST_DISTURBED

@@ -144,7 +144,7 @@ class Cluster(StrictModel):
             )
         return self
 
-    def gres_of(self, workers: int) -> str:
+    def format_gres(self, workers: int) -> str:
         """Return the resources of a node with so many workers, as --gres takes them."""
         gpu, comma, others = self.gres.partition(",")
         return f"{gpu}:{workers}{comma}{others}"
@@ -178,7 +178,7 @@ def read_cluster(path: Path) -> Cluster:
     return validated(Cluster, read_toml(path), str(path))
 
 
-def geometry(cluster: Cluster, workers: int) -> Geometry:
+def plan_geometry(cluster: Cluster, workers: int) -> Geometry:
     """Return the fewest nodes that hold the workers, one per GPU. Raises UserError naming what would fit."""
     if cluster.largest is not None and workers > cluster.largest:
         needed = -(-workers // cluster.gpus_per_node)
@@ -190,7 +190,7 @@ def geometry(cluster: Cluster, workers: int) -> Geometry:
     return Geometry(workers, -(-workers // per_node), per_node)
 
 
-def prologue_path(cluster: Cluster) -> str | None:
+def find_prologue(cluster: Cluster) -> str | None:
     """Return the prologue as an absolute path; raises UserError where there is no such file."""
     if cluster.prologue is None:
         return None

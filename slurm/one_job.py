@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from slurm.cluster import Cluster
-from slurm.render import program_script, write_script
+from slurm.render import render_program_script, write_script
 from slurm.scheduler.protocol import GONE, JobState, LimitError, RejectedError, UnreachableError, is_over
 from unet_scaling.base.errors import UserError
 from unet_scaling.study.study_file import OUTPUT_NAME
@@ -43,7 +43,7 @@ def run_as_job(
     once = cluster.model_copy(update={"stop_seconds": 1, "requeue": False})
     scheduler = cluster.get_scheduler()
     token = f"{name}.{folder.name}"
-    path = write_script(folder, program_script(once, workers, program, folder, token))
+    path = write_script(folder, render_program_script(once, workers, program, folder, token))
     try:
         job = scheduler.submit(path, token)
         console.print(f"{name}: job {job}, {workers} workers; output in {folder}/{OUTPUT_NAME}", markup=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from slurm.cluster import Cluster, Geometry, geometry, prologue_path
+from slurm.cluster import Cluster, Geometry, find_prologue, plan_geometry
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.files import open_to_append, write_atomically
 from unet_scaling.group.identity import IDENTITY_VARIABLES, KEEP_MEMORY
@@ -31,14 +31,14 @@ def write_script(folder: Path, script: str) -> Path:
     return path
 
 
-def job_script(cluster: Cluster, config: RunConfig, run_folder: Path, token: str) -> str:
+def render_job_script(cluster: Cluster, config: RunConfig, run_folder: Path, token: str) -> str:
     """Return the script of one run as one job."""
-    shape = geometry(cluster, config.workers)
-    program = program_words(config, run_folder)
+    shape = plan_geometry(cluster, config.workers)
+    program = build_training_command(config, run_folder)
     return _render("job.jinja", cluster, shape, token, run_folder, program=program)
 
 
-def allocation_script(
+def render_allocation_script(
     cluster: Cluster, runs: Sequence[tuple[RunConfig, Path]], place: Path, token: str
 ) -> str:
     """Return the script of one job that runs all of these in this order; `place` is its folder.
@@ -49,15 +49,15 @@ def allocation_script(
     steps = [
         {
             "folder": str(_plain(folder)),
-            "launch": launch_words(cluster, geometry(cluster, config.workers)),
-            "program": program_words(config, folder),
+            "launch": build_launch_command(cluster, plan_geometry(cluster, config.workers)),
+            "program": build_training_command(config, folder),
         }
         for config, folder in runs
     ]
-    return _render("allocation.jinja", cluster, geometry(cluster, largest), token, place, steps=steps)
+    return _render("allocation.jinja", cluster, plan_geometry(cluster, largest), token, place, steps=steps)
 
 
-def launch_words(cluster: Cluster, shape: Geometry) -> str:
+def build_launch_command(cluster: Cluster, shape: Geometry) -> str:
     """Return the launcher with what the geometry needs: the same words for all frameworks.
 
     srun does not inherit --cpus-per-task, and without --kill-on-bad-exit leaves the other workers
@@ -72,7 +72,7 @@ def launch_words(cluster: Cluster, shape: Geometry) -> str:
             "--kill-on-bad-exit=1",
         ]
         if cluster.gres:
-            words.append(_word(f"--gres={cluster.gres_of(shape.workers_per_node)}"))
+            words.append(_word(f"--gres={cluster.format_gres(shape.workers_per_node)}"))
     else:
         # A function of header.jinja: MPIs have no common word for it.
         words = ["-n", str(shape.workers), f"$(on_each_node {shape.workers_per_node})"]
@@ -83,13 +83,15 @@ def _launcher(cluster: Cluster) -> str:
     return " ".join(map(_word, cluster.launcher_command or [cluster.launcher]))
 
 
-def program_script(cluster: Cluster, workers: int, program: Sequence[str], folder: Path, token: str) -> str:
+def render_program_script(
+    cluster: Cluster, workers: int, program: Sequence[str], folder: Path, token: str
+) -> str:
     """Return the script of a job whose workers are `python PROGRAM...`, and no training."""
     words = shlex.join([PYTHON, *(str(_plain(Path(word))) for word in program)])
-    return _render("program.jinja", cluster, geometry(cluster, workers), token, folder, program=words)
+    return _render("program.jinja", cluster, plan_geometry(cluster, workers), token, folder, program=words)
 
 
-def program_words(config: RunConfig, run_folder: Path) -> str:
+def build_training_command(config: RunConfig, run_folder: Path) -> str:
     """Return the training command of one run, which ignores the signal to stop until Python handles it.
 
     Nothing is lost by an early signal, for workers also know the second at which to stop.
@@ -121,10 +123,11 @@ def _render(
         # Of one process on each node. A launch of its own, so that native DDP's processes never start MPI.
         each = replace(shape, workers=shape.nodes, workers_per_node=1)
         program = [PYTHON, "-m", "unet_scaling.measure.ping_pong", str(_plain(folder) / PING_PONG_NAME)]
-        ping_pong = f"{launch_words(cluster, each)} {shlex.join(program)}"
+        ping_pong = f"{build_launch_command(cluster, each)} {shlex.join(program)}"
     return _templates().get_template(template).render(
-        cluster=cluster, launcher=_launcher(cluster), launch=launch_words(cluster, shape), geometry=shape,
-        token=token, folder=str(_plain(folder)), ping_pong=ping_pong, prologue=prologue_path(cluster),
+        cluster=cluster, launcher=_launcher(cluster), launch=build_launch_command(cluster, shape),
+        geometry=shape, token=token, folder=str(_plain(folder)), ping_pong=ping_pong,
+        prologue=find_prologue(cluster),
         kept=[name for name in cluster.keep_variables if name.startswith(IDENTITY_VARIABLES)],
         identity_variables=IDENTITY_VARIABLES, allocator=KEEP_MEMORY, python=PYTHON, project=str(PROJECT),
         **values,

@@ -65,7 +65,7 @@ def new_token(label: str, folder: Path) -> str:
     return f"{label}.{short_digest(str(folder.resolve()))}.{uuid4().hex[:12]}"
 
 
-def base_of(token: str) -> str:
+def get_run_part(token: str) -> str:
     """Return what the names of all jobs of one run have in common."""
     return token.rpartition(".")[0]
 
@@ -86,7 +86,7 @@ def write_submission(folder: Path, submission: Submission) -> None:
     write_json_with_checksum(folder / JOB_NAME, submission.model_dump(mode="json"))
 
 
-def study_submissions(study: Path) -> dict[Path, Submission | None]:
+def read_submissions(study: Path) -> dict[Path, Submission | None]:
     """Return the newest submission of each run folder that has one, by name."""
     return {path.parent: read_submission(path.parent) for path in sorted(study.glob(f"*/{JOB_NAME}"))}
 
@@ -137,13 +137,13 @@ class KnownJobs:
             absent = {each.token: each.job for each in group if each.job and each.token not in self._jobs}
             ended = scheduler.ended(job for job in absent.values() if job)
             self._jobs |= {token: ended[token] for token in absent if token in ended}
-        self._live = {base_of(name): job for name, job in self._jobs.items() if not is_over(job.state)}
+        self._live = {get_run_part(name): job for name, job in self._jobs.items() if not is_over(job.state)}
 
     def of(self, submission: Submission) -> JobState | None:
         """Return the state of the job, or of a live one of the same run; None where it must be looked up."""
         job = self._jobs.get(submission.token)
         if job is None or is_over(job.state) or job.state == GONE:
-            job = self._live.get(base_of(submission.token), job)
+            job = self._live.get(get_run_part(submission.token), job)
         silence = self._silent.get(submission.get_scheduler())
         return JobState(UNCLEAR, f"Slurm does not answer: {silence}") if job is None and silence else job
 
@@ -167,7 +167,7 @@ def _by_scheduler(submissions: Iterable[Submission | None]) -> dict[Scheduler, l
     return groups
 
 
-def study_statuses(configs: Mapping[Path, RunConfig], again: Collection[str] = ()) -> Iterator[RunStatus]:
+def read_statuses(configs: Mapping[Path, RunConfig], again: Collection[str] = ()) -> Iterator[RunStatus]:
     """Yield the status of each run by its folder; those in doubt come last.
 
     One by one, as the records of a large study fill the memory. Of runs that are to be made `again`, the job
@@ -181,12 +181,12 @@ def study_statuses(configs: Mapping[Path, RunConfig], again: Collection[str] = (
         return runs[folder].state
 
     certain = {folder for folder, config in configs.items() if config.run in again}
-    for folder, state, job in judged(submissions, certain, read):
+    for folder, state, job in judge_runs(submissions, certain, read):
         yield RunStatus(runs.pop(folder), submissions[folder], state, job)
         runs.clear()
 
 
-def judged(
+def judge_runs(
     submissions: Mapping[Path, Submission | None],
     certain: Collection[Path] = (),
     read: Callable[[Path], RunState] = run_state,

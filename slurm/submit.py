@@ -9,12 +9,24 @@ from rich.console import Console
 
 from slurm import states
 from slurm.after_run import is_to_be_repeated, may_be_tried_again, set_disturbed_aside
-from slurm.cluster import Cluster, geometry, prologue_path
-from slurm.launch.estimate import KnownSeconds, estimate_text
-from slurm.launch.more_repeats import add_repeats, next_block, note_changed_request
-from slurm.launch.preflight import check_inputs, interval_text, iou_warnings, limit_node_hours, limit_text
-from slurm.launch.study_folder import Cancellation, StudyFolder, in_launch_order, locked, open_study_folder
-from slurm.render import SCRIPT_NAME, allocation_script, job_script, write_script
+from slurm.cluster import Cluster, find_prologue, plan_geometry
+from slurm.launch.added_repeats import add_next_repeat, add_repeats, note_changed_request
+from slurm.launch.estimate import KnownSeconds, describe_estimate
+from slurm.launch.preflight import (
+    check_inputs,
+    describe_interval,
+    describe_limit,
+    find_iou_warnings,
+    limit_node_hours,
+)
+from slurm.launch.study_folder import (
+    Cancellation,
+    StudyFolder,
+    in_launch_order,
+    locked,
+    open_study_folder,
+)
+from slurm.render import SCRIPT_NAME, render_allocation_script, render_job_script, write_script
 from slurm.scheduler.protocol import LimitError, RejectedError, UnreachableError
 from unet_scaling.base.errors import EXIT_RESUME, EXIT_USAGE, UserError, required_module
 from unet_scaling.base.texts import clean, retry
@@ -140,7 +152,7 @@ class Submitter:
     one_allocation: bool = False
     force: tuple[str, ...] = ()
     repeat_disturbed: bool = False
-    more_repeats: int = 0
+    repeats_to_add: int = 0
     limit_wait_seconds: float = 3600.0
     budget_node_hours: float | None = None
 
@@ -148,26 +160,26 @@ class Submitter:
         """Print a script of the most workers, or all, what is not verified, and the cost; write nothing."""
         configs = self.folder.require_same()
         for config in configs:
-            geometry(self.cluster, config.workers)
+            plan_geometry(self.cluster, config.workers)
         if self.one_allocation:
             job_folder = self.folder.path / "allocation-1"
-            self._show(job_folder, self._allocation_script(configs, job_folder, DRY_RUN_TOKEN))
+            self._show(job_folder, self._render_allocation_script(configs, job_folder, DRY_RUN_TOKEN))
         else:
             shown = configs if verbose else [max(configs, key=lambda config: config.workers)]
             for config in shown:
-                self._show(self.folder.run_folder(config), self._job_script(config, DRY_RUN_TOKEN))
+                self._show(self.folder.run_folder(config), self._render_job_script(config, DRY_RUN_TOKEN))
             if shown != configs:
                 self._print(f"and {len(configs) - len(shown)} more scripts: --verbose prints all")
         if self.cluster.doctor:
             self._print("before a study's first job, one of half a minute tries the launch (doctor = true)")
         try:
             check_inputs(configs)
-            for line in iou_warnings(configs):
+            for line in find_iou_warnings(configs):
                 self._print(line)
         except UserError as error:  # a submission would refuse it
             self._print(f"not verified: {error}")
         self._require_affordable(configs, configs)
-        if not self.one_allocation and (text := interval_text(self.folder.study)):
+        if not self.one_allocation and (text := describe_interval(self.folder.study)):
             self._print(text)
 
     def submit(self) -> int:
@@ -182,11 +194,11 @@ class Submitter:
             # With all repeats that it has by now, and those that it or the user asks for.
             folder = open_study_folder(self.folder.path, self.folder.study)
             folder = note_changed_request(folder, self.console)
-            if self.more_repeats:
-                folder = add_repeats(folder, self.more_repeats, self.console)
+            if self.repeats_to_add:
+                folder = add_repeats(folder, self.repeats_to_add, self.console)
             else:
-                folder = next_block(folder, self.console) or folder
-            return replace(self, folder=folder, more_repeats=0)._submit_missing()
+                folder = add_next_repeat(folder, self.console) or folder
+            return replace(self, folder=folder, repeats_to_add=0)._submit_missing()
 
     def _submit_missing(self) -> int:
         if not (self.folder.path / STUDY_NAME).exists():
@@ -222,7 +234,7 @@ class Submitter:
         again = [config.run for config in configs] if self.repeat_disturbed else self.force
         wanted = []
         in_queue = 0
-        for run in states.study_statuses(by_folder, again):
+        for run in states.read_statuses(by_folder, again):
             in_queue += run.state.state in ACTIVE
             if run.submission and run.submission.status != "queued" and run.job and run.job.job:
                 found = {"status": "queued", "job": run.job.job}
@@ -276,8 +288,8 @@ class Submitter:
     def _require_startable(self, configs: Sequence[RunConfig]) -> None:
         """Raise UserError where a job does not fit the cluster, or a file that every run needs lacks."""
         for config in configs:
-            geometry(self.cluster, config.workers)
-        prologue_path(self.cluster)
+            plan_geometry(self.cluster, config.workers)
+        find_prologue(self.cluster)
         check_inputs(configs)
 
     def _require_affordable(self, configs: Sequence[RunConfig], every: Sequence[RunConfig]) -> None:
@@ -285,8 +297,8 @@ class Submitter:
         known = KnownSeconds()
         for run in self.folder.all_recorded(every):
             known.learn(run)
-        self._print(limit_text(self.cluster, configs, self.one_allocation))
-        self._print(estimate_text(configs, known))
+        self._print(describe_limit(self.cluster, configs, self.one_allocation))
+        self._print(describe_estimate(configs, known))
         hours = limit_node_hours(self.cluster, configs, self.one_allocation)
         if self.budget_node_hours is not None and hours > self.budget_node_hours:
             raise UserError(
@@ -332,21 +344,21 @@ class Submitter:
         folder = self.folder.path / f"allocation-{number}"
         folder.mkdir(mode=0o700)
         token = states.new_token(f"{self.folder.study.name}.allocation", folder)
-        script = self._allocation_script([run.run.config for run in wanted], folder, token)
+        script = self._render_allocation_script([run.run.config for run in wanted], folder, token)
         path = write_script(folder, script)
         return BatchJob(folder.name, path, token, wanted, self.cluster, shared=True, force=self.force)
 
     def _job(self, run: states.RunStatus) -> BatchJob:
         token = states.new_token(run.name, run.folder)
-        script = write_script(run.folder, self._job_script(run.run.config, token))
+        script = write_script(run.folder, self._render_job_script(run.run.config, token))
         return BatchJob(run.name, script, token, [run], self.cluster, force=self.force)
 
-    def _job_script(self, config: RunConfig, token: str) -> str:
-        return job_script(self.cluster, config, self.folder.resolved / config.run, token)
+    def _render_job_script(self, config: RunConfig, token: str) -> str:
+        return render_job_script(self.cluster, config, self.folder.resolved / config.run, token)
 
-    def _allocation_script(self, configs: Sequence[RunConfig], folder: Path, token: str) -> str:
+    def _render_allocation_script(self, configs: Sequence[RunConfig], folder: Path, token: str) -> str:
         runs = [(config, self.folder.resolved / config.run) for config in configs]
-        return allocation_script(self.cluster, runs, folder.resolve(), token)
+        return render_allocation_script(self.cluster, runs, folder.resolve(), token)
 
     def _show(self, folder: Path, script: str) -> None:
         # Not wrapped or coloured by the console, which takes most of the time of 10,000 scripts.

@@ -22,7 +22,7 @@ import unet_scaling.base.texts
 from slurm.cluster import Cluster
 from slurm.launch.study_folder import Cancellation, StudyFolder
 from slurm.scheduler.slurm import CALL_SECONDS, Printed
-from slurm.states import base_of
+from slurm.states import get_run_part
 from slurm.submit import Submitter
 from unet_scaling.study.config import StudyConfig
 
@@ -230,4 +230,4 @@ class PeerSlurm:
 
 
 def same_run(one: PeerJob, other: PeerJob) -> bool:
-    return base_of(one.name) == base_of(other.name)
+    return get_run_part(one.name) == get_run_part(other.name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.after_run import MOST_FRUITLESS, gained, may_be_tried_again
+from slurm.after_run import MOST_FRUITLESS, list_gains, may_be_tried_again
 from tests.records import make_header, make_point, write_all, write_run
 from unet_scaling.format.record import RECORD_NAME, set_record_aside
 from unet_scaling.format.record_lines import End, Resumed
@@ -118,7 +118,7 @@ def test_a_run_that_stops_among_its_maps_gains_by_each_further_map(tmp_path: Pat
     folder = tmp_path / "run"
     for explained in (None, 2, 4, 4, 3, 5):
         stopped(folder, (3, 0), explained=explained)
-    assert gained(folder) == [True, True, True, False, False, True]
+    assert list_gains(folder) == [True, True, True, False, False, True]
 
 
 @pytest.mark.parametrize("fruitless", [MOST_FRUITLESS - 1, MOST_FRUITLESS])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from analysis.judge.chance import PERMUTATIONS, by_chance, shuffled, unequal_use
-from slurm.launch.preflight import USUAL_NOISE, interval_text
+from slurm.launch.preflight import USUAL_NOISE, describe_interval
 from tests.honest import START, Honest, Lines, write_honest
 from tests.records import make_study
 from tests.reports import report_of, reported
@@ -306,9 +306,9 @@ def test_the_probability_of_an_unequal_use_is_that_of_counting(shared: bool) -> 
 def test_a_dry_run_says_what_jobs_on_nodes_of_their_own_cost_in_precision() -> None:
     """Student's t of 4 degrees of freedom is 2.776; a pair has two launches, each perhaps on its own node."""
     study = make_study("s", repeats=5)
-    text = interval_text(study)
+    text = describe_interval(study)
     allocation = 100 * 2.776 * (2 / 5) ** 0.5 * USUAL_NOISE
     assert f"± {allocation * 2**0.5:.1f} %" in text
     assert f"± {allocation:.1f} % with all runs on the same nodes (--one-allocation)" in text
-    assert not interval_text(make_study("s", repeats=2))
-    assert not interval_text(make_study("s", repeats=5, frameworks=["horovod"]))
+    assert not describe_interval(make_study("s", repeats=2))
+    assert not describe_interval(make_study("s", repeats=5, frameworks=["horovod"]))

@@ -18,8 +18,8 @@ from analysis.numbers.contrast import compare
 from analysis.numbers.iou import iou_table
 from analysis.numbers.points import summarise
 from analysis.read.load import load_study
-from slurm.after_run import disturbed_reason, is_to_be_repeated, set_disturbed_aside
-from slurm.launch.local import local_plan, run_study
+from slurm.after_run import explain_disturbance, is_to_be_repeated, set_disturbed_aside
+from slurm.launch.local import plan_local_runs, run_study
 from slurm.launch.processes import say_whether_quiet
 from slurm.launch.study_folder import StudyFolder
 from tests import tampering
@@ -305,8 +305,8 @@ def test_no_second_of_a_played_run_counts_so_none_is_made_again(tmp_path: Path) 
     run = recorded(write_budget_run(tmp_path, steps=BESIDE))
     training = run.config.training.model_copy(update={"plays": 4})
     played = replace(run, config=run.config.model_copy(update={"training": training}))
-    assert disturbed_reason(run)
-    assert disturbed_reason(played) == ""
+    assert explain_disturbance(run)
+    assert explain_disturbance(played) == ""
 
 
 def test_a_run_whose_epochs_all_follow_a_start_or_resume_is_measured_again(tmp_path: Path) -> None:
@@ -325,13 +325,13 @@ def recorded(run: Path) -> RecordedRun:
 
 
 def reason(run: Path) -> str:
-    return disturbed_reason(recorded(run))
+    return explain_disturbance(recorded(run))
 
 
 def planned(folder: Path, repeat_disturbed: bool) -> list[str]:
     """The runs that a dry run would start."""
     study = StudyFolder(folder / "tiny", make_study("tiny", frameworks=["pytorch_native"]))
-    wanted, _ = local_plan(study, Console(quiet=True), repeat_disturbed)
+    wanted, _ = plan_local_runs(study, Console(quiet=True), repeat_disturbed)
     return [config.run for config in wanted]
 
 

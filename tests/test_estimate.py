@@ -7,8 +7,8 @@ from rich.console import Console
 
 from slurm.cluster import Cluster
 from slurm.commands.submit import command_line
-from slurm.launch.estimate import KnownSeconds, ProbedSpeed, estimate_text, recorded_seconds, run_probe
-from slurm.launch.preflight import iou_warnings, limit_node_hours, unjudged
+from slurm.launch.estimate import KnownSeconds, ProbedSpeed, describe_estimate, run_probe, sum_seconds
+from slurm.launch.preflight import explain_unjudged, find_iou_warnings, limit_node_hours
 from slurm.launch.study_folder import StudyFolder
 from tests.peer_slurm import make_submitter
 from tests.records import make_study, write_record
@@ -44,8 +44,8 @@ def test_a_measured_point_takes_what_its_runs_took_and_a_probe_tells_the_others(
 ) -> None:
     known = complete_runs(tmp_path / "sweep", study, (1,))
     alone = next(each for each in study.configs() if each.workers == 1)
-    taken = recorded_seconds(read_record(tmp_path / "sweep" / alone.run / "run.jsonl"))
-    assert known.of_point(alone) == taken
+    taken = sum_seconds(read_record(tmp_path / "sweep" / alone.run / "run.jsonl"))
+    assert known.get_median(alone) == taken
     # 10 images train and 2 are evaluated, three times as fast.
     probe = ProbedSpeed(alone, 12, 10.0, 5.0, "a probe")
     four = next(each for each in study.configs() if each.workers == 4)
@@ -53,10 +53,10 @@ def test_a_measured_point_takes_what_its_runs_took_and_a_probe_tells_the_others(
     evaluations = 1 + (2 // every if every else 0)
     seconds = 5 + (10 * 3 + 2 * evaluations / 3) / 10 / 4
     assert probe.seconds(four) == pytest.approx(seconds)
-    told = estimate_text([alone, four], known, probe)
+    told = describe_estimate([alone, four], known, probe)
     assert told.startswith(f"2 runs: at least {taken + seconds:.0f} s by the complete runs ")
-    assert estimate_text([alone, four], known).endswith("; not known for 1 more of other points")
-    assert estimate_text([four], known) == "duration unknown: no run of these points is complete"
+    assert describe_estimate([alone, four], known).endswith("; not known for 1 more of other points")
+    assert describe_estimate([four], known) == "duration unknown: no run of these points is complete"
 
 
 def test_a_probe_tells_nothing_of_another_network_other_images_or_batches(study: StudyConfig) -> None:
@@ -105,14 +105,14 @@ def test_what_will_not_be_judged_is_said_before_it_is_paid_for(
     submitter.dry_run()
     steps = "IoU will not be judged: 3 steps on 4 workers, at least 100 are needed: training.epochs = 100"
     assert capsys.readouterr().out.count(steps) == 1
-    lines = iou_warnings(study.configs())
+    lines = find_iou_warnings(study.configs())
     assert lines[0] == steps
     assert "2 test samples, at least 5 are needed" in lines[1]
     longer = study.model_copy(update={"training": study.training | {"epochs": 100}})
-    assert iou_warnings(longer.configs()) == lines[1:]
-    assert not unjudged(longer.configs(), 10, 5)
+    assert find_iou_warnings(longer.configs()) == lines[1:]
+    assert not explain_unjudged(longer.configs(), 10, 5)
     evaluating = study.model_copy(update={"training": study.training | {"epochs": 0}})
-    assert not iou_warnings(evaluating.configs())
+    assert not find_iou_warnings(evaluating.configs())
 
 
 def test_copies_of_training_images_among_the_test_images_are_named(
@@ -125,7 +125,7 @@ def test_copies_of_training_images_among_the_test_images_are_named(
             file.write_bytes(files[0].read_bytes())
     manifest = check_folder(folder, "255")
     write_manifest(manifest, folder / "manifest.json")
-    (line,) = [line for line in iou_warnings(study.configs()) if "trained on" in line]
+    (line,) = [line for line in find_iou_warnings(study.configs()) if "trained on" in line]
     assert line.startswith("2 of 2 test images are trained on, too: ")
 
 

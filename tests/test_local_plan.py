@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from slurm.launch.estimate import KnownSeconds, recorded_seconds
+from slurm.launch.estimate import KnownSeconds, sum_seconds
 from slurm.launch.local import StudyProgress, cores_per_worker
 from tests.records import write_record
 from tests.studies import make_images, make_point, make_run, tiny_study
@@ -142,7 +142,7 @@ def test_a_pipe_gets_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     run = recorded_run(tmp_path / points[0].run, points[0])
     known.learn(run)
     assert run.record is not None
-    assert known.foreseen(points[1:]) == 2 * recorded_seconds(run.record)
+    assert known.estimate(points[1:]) == 2 * sum_seconds(run.record)
     text = io.StringIO()
     with StudyProgress(Console(file=text, width=120), known) as progress:
         progress.begin(points[1], points, points[2:])

@@ -19,7 +19,7 @@ from analysis.judge.decide import widest
 from analysis.kinds.assemble import make_report
 from analysis.numbers.contrast import compare
 from analysis.read.load import load_study
-from slurm.launch.more_repeats import add_repeats, next_block, note_changed_request
+from slurm.launch.added_repeats import add_next_repeat, add_repeats, note_changed_request
 from slurm.launch.study_folder import StudyFolder, open_study_folder
 from tests.records import write_record
 from unet_scaling.base.errors import UserError
@@ -44,7 +44,7 @@ def _ask_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
             decide.main()
         return SimpleNamespace(returncode=0, stdout=answer.getvalue())
 
-    monkeypatch.setattr("slurm.launch.more_repeats.subprocess", SimpleNamespace(run=run))
+    monkeypatch.setattr("slurm.launch.added_repeats.subprocess", SimpleNamespace(run=run))
 
 
 def test_until_is_a_precision_with_a_cap() -> None:
@@ -76,7 +76,7 @@ class Launched:
     def go_on(self) -> bool:
         """Launch, ask for the next repeat, and take it if there is one."""
         self.launch()
-        more = next_block(self.folder, self.console)
+        more = add_next_repeat(self.folder, self.console)
         self.folder = more or self.folder
         return more is not None
 

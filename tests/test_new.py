@@ -8,9 +8,9 @@ import pytest
 
 from slurm.cluster import read_cluster
 from slurm.commands import new
-from slurm.commands.new import FEWEST_STEPS_PER_EPOCH, read_gpus, suggested_batch
+from slurm.commands.new import FEWEST_STEPS_PER_EPOCH, read_gpus, suggest_batch
 from slurm.launch.local import require_ready
-from slurm.launch.preflight import iou_warnings
+from slurm.launch.preflight import find_iou_warnings
 from slurm.launch.study_folder import open_study_folder
 from tests.data_folders import blob, make_folder, noise, save
 from tests.studies import make_images
@@ -68,7 +68,7 @@ def test_a_folder_of_images_gives_a_study_that_runs_as_it_is(
     assert (config.data.image_height, config.data.image_width) == (64, 48)
     assert config.training.batch_per_worker == 2  # 32 training images, 2 workers, 8 steps
     assert (config.training.epochs, config.training.evaluate_every) == (13, 2)
-    assert not iou_warnings(study.configs())
+    assert not find_iou_warnings(study.configs())
     assert not (folder / "first.cluster.toml").exists()
 
 
@@ -123,7 +123,7 @@ def test_a_study_that_cannot_judge_says_so_as_it_is_written(
 
 @pytest.mark.parametrize("workers", [1, 2, 14, 64])
 def test_the_batch_leaves_enough_steps_to_the_largest_worker_count(workers: int) -> None:
-    batch = suggested_batch(896, workers)
+    batch = suggest_batch(896, workers)
     assert 896 // (workers * batch) >= FEWEST_STEPS_PER_EPOCH
     assert batch == 16 or 896 // (workers * 2 * batch) < FEWEST_STEPS_PER_EPOCH
 

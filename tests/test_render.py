@@ -17,8 +17,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slurm.cluster import Cluster, geometry, limit_seconds, read_cluster
-from slurm.render import allocation_script, job_script
+from slurm.cluster import Cluster, limit_seconds, plan_geometry, read_cluster
+from slurm.render import render_allocation_script, render_job_script
 from slurm.scheduler.sbatch_options import OWN_OPTIONS
 from tests.studies import make_point
 from unet_scaling.base.errors import UserError
@@ -46,7 +46,7 @@ def script(
 ) -> str:
     point = make_point(Path("/data"), framework, workers)
     with patch.multiple("slurm.render", **PLACES):
-        return job_script(cluster, point, Path(folder), f"{framework}.1")
+        return render_job_script(cluster, point, Path(folder), f"{framework}.1")
 
 
 def both(cluster: Cluster) -> str:
@@ -57,7 +57,7 @@ def both(cluster: Cluster) -> str:
     ]
     place = Path("/project/logs/study/allocation-1")
     with patch.multiple("slurm.render", **PLACES):
-        return allocation_script(cluster, runs, place, "study.allocation.1")
+        return render_allocation_script(cluster, runs, place, "study.allocation.1")
 
 
 def rendered() -> dict[str, str]:
@@ -86,7 +86,7 @@ def test_is_sound_shell(name: str) -> None:
 @pytest.mark.parametrize("gpus", range(1, 9))
 @pytest.mark.parametrize("workers", range(1, 17))
 def test_geometry_is_exact_for_every_count(workers: int, gpus: int) -> None:
-    shape = geometry(SRUN.model_copy(update={"gpus_per_node": gpus}), workers)
+    shape = plan_geometry(SRUN.model_copy(update={"gpus_per_node": gpus}), workers)
     assert shape.workers == workers
     assert shape.nodes * shape.workers_per_node >= workers
     assert (shape.nodes - 1) * shape.workers_per_node < workers
@@ -95,9 +95,9 @@ def test_geometry_is_exact_for_every_count(workers: int, gpus: int) -> None:
 
 def test_an_impossible_count_is_refused_with_the_nearest() -> None:
     seven = SRUN.model_copy(update={"max_nodes": 7})
-    assert geometry(seven, 14).nodes == 7
+    assert plan_geometry(seven, 14).nodes == 7
     with pytest.raises(UserError, match=r"15 workers need 8 nodes.*nearest possible worker count is 14"):
-        geometry(seven, 15)
+        plan_geometry(seven, 15)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_an_allocation_begins_no_run_after_the_second_at_which_runs_stop(tmp_pat
     for _, folder in runs:
         folder.mkdir()
     with patch("slurm.render.PYTHON", "/bin/false"):  # which finds no run complete
-        text = allocation_script(SRUN, runs, tmp_path / "allocation-1", "study.allocation.1")
+        text = render_allocation_script(SRUN, runs, tmp_path / "allocation-1", "study.allocation.1")
     stand_in = "srun() { while (($(date +%s) < UNET_SCALING_STOP_AT)); do sleep 0.1; done; }\n"
     end = str(int(time.time()) + SRUN.stop_seconds + 2)
     done = subprocess.run(

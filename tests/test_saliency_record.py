@@ -8,7 +8,7 @@ import pytest
 
 from slurm.after_run import set_disturbed_aside
 from slurm.launch import preflight
-from slurm.launch.estimate import ProbedSpeed, recorded_seconds
+from slurm.launch.estimate import ProbedSpeed, sum_seconds
 from tests.records import digest, make_epochs, make_header, make_point, make_result, write_all
 from tests.saliency_records import Made, make_line, write_explained
 from unet_scaling.base.errors import UserError
@@ -70,7 +70,7 @@ def test_the_seconds_of_maps_count_and_a_probe_does_not_tell_them(tmp_path: Path
     record = read_record(run / "run.jsonl")
     assert record.saliency is not None
     made = record.saliency.seconds + record.saliency.check_seconds
-    assert recorded_seconds(record) == pytest.approx(made + recorded_seconds(replace(record, saliency=None)))
+    assert sum_seconds(record) == pytest.approx(made + sum_seconds(replace(record, saliency=None)))
     config = read_config(config_path(run))
     assert ProbedSpeed(config, 10, 1.0, 1.0, "a probe").seconds(config) is None
 

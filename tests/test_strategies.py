@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from analysis.__main__ import main
 from analysis.strategies.comparison import changed_options
-from slurm.launch.estimate import gains_without_exchange
+from slurm.launch.estimate import describe_lost_speed
 from slurm.launch.study_folder import StudyFolder
 from tests.faults import Fault, attempt
 from tests.honest import Honest, write_honest
@@ -169,7 +169,7 @@ def test_a_strategy_is_called_faster_only_where_its_score_is_not_inferior(tmp_pa
     study = recorded_study(tmp_path / "slow")
     assert study is not None
     runs = map(StudyFolder(tmp_path / "slow", study).recorded, study.configs())
-    assert [*gains_without_exchange(runs)] == [
+    assert [*describe_lost_speed(runs)] == [
         f"{name}-w02-synchronise_every=1: about 10 % faster if nothing was lost against 1 worker (10 to "
         f"{most} % by single runs, of 5): a strategy may gain that at most"
         for name, most in zip(FRAMEWORKS, (10, 11), strict=True)

@@ -266,7 +266,7 @@ def test_more_repeats_of_a_complete_study_are_submitted_once(submitter: Submitte
     submitter.submit()
     complete_all(submitter)
     site.set_all("COMPLETED")
-    assert replace(submitter, more_repeats=2).submit() == 8
+    assert replace(submitter, repeats_to_add=2).submit() == 8
     assert submitter.submit() == 0
     assert counted(submitter) == {"complete": 4, "queued": 8}
 

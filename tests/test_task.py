@@ -18,7 +18,7 @@ from analysis.read.load import load_study
 from slurm.commands import new
 from slurm.commands.check import verify_in_processes
 from slurm.launch.estimate import ProbedSpeed
-from slurm.launch.preflight import unjudged
+from slurm.launch.preflight import explain_unjudged
 from slurm.launch.study_folder import StudyFolder
 from tests.records import Steps, write_budget_run, write_run
 from tests.tampering import as_own_task
@@ -125,7 +125,7 @@ def test_a_mistake_that_the_study_says_is_none_passes(
 def test_check_counts_the_samples_of_a_task(tmp_path: Path) -> None:
     config = points_config(tmp_path)
     assert verify_in_processes(config) == (48, 13)
-    (line,) = unjudged([config], 48, 13)
+    (line,) = explain_unjudged([config], 48, 13)
     assert line.startswith("the score will not be judged: ")
 
 

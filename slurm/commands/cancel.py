@@ -5,10 +5,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from slurm.commands.options import add_submitted_study, new_console, submitted_study
+from slurm.commands.options import add_submitted_study, find_submitted_study, new_console
 from slurm.launch.study_folder import mark_cancelled
 from slurm.scheduler.protocol import GONE, UNCLEAR, UnreachableError, is_over
-from slurm.states import Submission, judged, study_submissions
+from slurm.states import Submission, judge_runs, read_submissions
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import UserError
 from unet_scaling.format.run_state import ACTIVE
@@ -20,7 +20,7 @@ LAST_LOOK_SECONDS = 30.0
 
 
 def main() -> None:
-    cancel_study(submitted_study(command_line().parse_args()), new_console())
+    cancel_study(find_submitted_study(command_line().parse_args()), new_console())
 
 
 def command_line() -> CommandLine:
@@ -65,9 +65,9 @@ def cancel_study(folder: Path, console: Console) -> None:
 
 def _live_jobs(folder: Path) -> dict[str, tuple[Submission, str]]:
     """Return by name the submission and id, if known, of each job that may live and was not told to end."""
-    submissions = study_submissions(folder)
+    submissions = read_submissions(folder)
     live = {}
-    for run_folder, state, job in judged(submissions):
+    for run_folder, state, job in judge_runs(submissions):
         submission = submissions[run_folder]
         if submission is None or job is None or is_over(job.state) or job.state in (GONE, "COMPLETING"):
             continue

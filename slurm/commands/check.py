@@ -11,10 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slurm.cluster import prologue_path, read_cluster
+from slurm.cluster import find_prologue, read_cluster
 from slurm.commands.options import add_study
 from slurm.launch import preflight
-from slurm.launch.estimate import gains_without_exchange
+from slurm.launch.estimate import describe_lost_speed
 from slurm.launch.study_folder import logs_folder, open_study_folder
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import EXIT_OK, UserError
@@ -68,20 +68,20 @@ def check_study(arguments: argparse.Namespace) -> bool:
     preflight.require_images(configs)
     workers = ", ".join(map(str, study.workers))
     inputs = "images unchanged"
-    warnings = preflight.iou_warnings(configs)
+    warnings = preflight.find_iou_warnings(configs)
     if study.task.file:
         # With each of its sets of options, as its workers would.
         groups: dict[str, list[RunConfig]] = {}
         for config in sorted(configs, key=lambda config: config.training.batch_per_worker):
             groups.setdefault(json.dumps(config.task.model_dump(), sort_keys=True), []).append(config)
         for group in groups.values():
-            warnings += preflight.unjudged(group, *verify_in_processes(group[-1]))
+            warnings += preflight.explain_unjudged(group, *verify_in_processes(group[-1]))
         inputs = f"task with {count(len(groups), 'set')} of options verified"
     print(f"{arguments.study}: {count(len(configs), 'run')} on {workers} workers; {inputs}", flush=True)
     print("".join(f"{warning}\n" for warning in dict.fromkeys(warnings)), end="", flush=True)
     if not all(config.strategy.averages_gradients for config in configs):
         runs = open_study_folder(logs_folder() / study.name, study)
-        for line in gains_without_exchange(map(runs.recorded, configs)):
+        for line in describe_lost_speed(map(runs.recorded, configs)):
             print(line, flush=True)
     if cluster is None and not arguments.only_files:
         try:
@@ -89,9 +89,10 @@ def check_study(arguments: argparse.Namespace) -> bool:
         except UserError as problem:
             raise UserError(f"{problem}; for a cluster, name its file by --cluster") from None
     if cluster:
-        prologue_path(cluster)
+        find_prologue(cluster)
         print(
-            f"{arguments.cluster}: {preflight.limit_text(cluster, configs, one_allocation=False)}", flush=True
+            f"{arguments.cluster}: {preflight.describe_limit(cluster, configs, one_allocation=False)}",
+            flush=True,
         )
     return cluster is not None and bool(cluster.gres) and "horovod" in study.frameworks
 

@@ -12,9 +12,9 @@ from statistics import median
 from typing import NamedTuple
 
 from slurm.cluster import limit_seconds, read_cluster
-from slurm.launch.estimate import KnownSeconds, estimate_text, run_probe
+from slurm.launch.estimate import KnownSeconds, describe_estimate, run_probe
 from slurm.launch.local import cores_per_worker
-from slurm.launch.preflight import has_package, iou_warnings
+from slurm.launch.preflight import find_iou_warnings, has_package
 from slurm.reference import FileKind, file_kinds
 from slurm.scheduler.protocol import UnreachableError
 from slurm.scheduler.slurm import Slurm
@@ -117,9 +117,11 @@ def main() -> None:
         powers = [2**power for power in range(largest.bit_length())]
         workers = Choice("workers", sorted({*powers, largest}), why)
     study_kind, cluster_kind = file_kinds()
-    _write_new(study_path, study_kind, study_choices(arguments, workers, max(arguments.workers or [largest])))
+    _write_new(
+        study_path, study_kind, choose_study_keys(arguments, workers, max(arguments.workers or [largest]))
+    )
     study = read_study(study_path)
-    for line in iou_warnings(study.configs()):
+    for line in find_iou_warnings(study.configs()):
         print(line)
     if not where:
         print(f"{study_path} is written: read its reasons, and change what you know better")
@@ -127,7 +129,7 @@ def main() -> None:
             try:
                 cores = cores_per_worker(study, len(os.sched_getaffinity(0)))
                 probe = run_probe(study, cores, QUICK_PROBE_SECONDS)
-                text = estimate_text(study.configs(), KnownSeconds(), probe)
+                text = describe_estimate(study.configs(), KnownSeconds(), probe)
                 print(f"{text}; less with fewer repeats or smaller images")
             except UserError as error:
                 print(f"how long it takes is not known: {str(error).splitlines()[-1]}")
@@ -187,7 +189,7 @@ def _write_new(path: Path, kind: FileKind, choices: Iterable[Choice]) -> None:
         raise UserError(f"{path} cannot be written ({error.strerror}); --into names another folder") from None
 
 
-def study_choices(arguments: argparse.Namespace, workers: Choice, most_workers: int) -> list[Choice]:
+def choose_study_keys(arguments: argparse.Namespace, workers: Choice, most_workers: int) -> list[Choice]:
     """Return the keys of the study; the images are read."""
     batch = LARGEST_BATCH
     data: list[Choice] = []
@@ -201,7 +203,7 @@ def study_choices(arguments: argparse.Namespace, workers: Choice, most_workers: 
         lost = "a larger drop of the score is a loss"
         own.append(Choice("criteria.score_margin", criteria.iou_margin, lost))
     else:
-        data, batch, steps = image_choices(arguments, most_workers)
+        data, batch, steps = choose_data_keys(arguments, most_workers)
         epochs = max(USUAL_EPOCHS, -(-FEWEST_JUDGED_STEPS // steps))
         found = f"{count(epochs * steps, 'step')} on {count(most_workers, 'worker')}"
         alone = f"for speed alone {USUAL_EPOCHS} epochs do"
@@ -225,7 +227,7 @@ def study_choices(arguments: argparse.Namespace, workers: Choice, most_workers: 
     ]
 
 
-def image_choices(arguments: argparse.Namespace, most_workers: int) -> tuple[list[Choice], int, int]:
+def choose_data_keys(arguments: argparse.Namespace, most_workers: int) -> tuple[list[Choice], int, int]:
     """Return the keys of the data, the batch per worker and the steps of an epoch on the most workers.
 
     The manifest is read, or every image checked.
@@ -251,11 +253,11 @@ def image_choices(arguments: argparse.Namespace, most_workers: int) -> tuple[lis
     sample = sample_folder(folder, manifest.files, [value for pair in pairs for value in pair.mask_values])
     height = round(median(pair.height for pair in pairs))
     width = round(median(pair.width for pair in pairs))
-    used_height, used_width = suggested_size(height, width)
+    used_height, used_width = suggest_size(height, width)
     in_colour = sum(pair.image.mode.startswith("RGB") for pair in pairs) > len(pairs) / 2
     share = 100 * sum(pair.foreground_share for pair in pairs) / len(pairs)
     train = len(pairs) - count_test_images(len(pairs), Data.model_fields["test_share"].default)
-    batch = suggested_batch(train, most_workers)
+    batch = suggest_batch(train, most_workers)
     passes = -(-FEWEST_STEPS_PER_EPOCH * most_workers * batch // train)
     halved = f"a multiple of {2 ** (Model().depth - 1)}, as the network halves it {Model().depth - 1} times"
     padded = "halved as the height; images of other proportions are padded"
@@ -283,14 +285,14 @@ def _plain_path(folder: Path) -> str:
     return str(path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path)
 
 
-def suggested_size(height: int, width: int) -> tuple[int, int]:
+def suggest_size(height: int, width: int) -> tuple[int, int]:
     """Return height and width that the network can halve, of the same proportions, 1024 at most."""
     step = 2 ** (Model().depth - 1)
     scale = min(1.0, LONGEST_SIDE_PIXELS / max(height, width))
     return max(step, int(height * scale) // step * step), max(step, int(width * scale) // step * step)
 
 
-def suggested_batch(training_images: int, workers: int) -> int:
+def suggest_batch(training_images: int, workers: int) -> int:
     """Return the largest power of two up to 16 with at least 8 steps per epoch at this worker count."""
     batch = LARGEST_BATCH
     while batch > 1 and training_images // (workers * batch) < FEWEST_STEPS_PER_EPOCH:
@@ -313,7 +315,7 @@ def ask_slurm(named: str | None) -> tuple[Nodes, list[Choice]] | None:
             raise UserError(f"--partition {named}: there is no sinfo on this machine") from None
         return None
     nodes = choose_nodes(answer, named)
-    choices = cluster_choices(nodes)
+    choices = choose_cluster_keys(nodes)
     if not BINDING_PLUGINS.search(configuration):
         choices.append(Choice("pin_cores", True, "TaskPlugin of this Slurm binds no process to its cores"))
     return nodes, choices
@@ -358,7 +360,7 @@ def read_gpus(gres: str) -> tuple[str, int]:
     return (f"gpu{matched[1] or ''}", number) if matched and number else ("", 0)
 
 
-def cluster_choices(nodes: Nodes) -> list[Choice]:
+def choose_cluster_keys(nodes: Nodes) -> list[Choice]:
     """Return the keys of the cluster file."""
     limit = USUAL_LIMIT
     if nodes.limit[:1].isdigit() and limit_seconds(nodes.limit) < limit_seconds(limit):

@@ -55,7 +55,7 @@ def add_submitted_study(parser: CommandLine) -> None:
     add_logs(parser)
 
 
-def submitted_study(arguments: argparse.Namespace) -> Path:
+def find_submitted_study(arguments: argparse.Namespace) -> Path:
     """Return the folder of the study that `add_submitted_study` asked for; raises UserError for none."""
     folder = named_folder(arguments.study, arguments.logs)
     if not folder.is_dir():
@@ -67,7 +67,7 @@ def submitted_study(arguments: argparse.Namespace) -> Path:
     return folder
 
 
-def study_folder(arguments: argparse.Namespace, console: Console) -> StudyFolder:
+def find_study_folder(arguments: argparse.Namespace, console: Console) -> StudyFolder:
     """Return the folder of the study of the command line; UserError where one option had to be ignored."""
     for other in ("more_repeats", "wait"):
         if arguments.dry_run and getattr(arguments, other, False):

@@ -4,10 +4,10 @@ import os
 import sys
 import time
 
-from slurm.commands.options import add_launch, add_study, new_console, study_folder
-from slurm.launch.estimate import PROBE_SECONDS, estimate_text, run_probe
-from slurm.launch.local import StudyStoppedError, cores_per_worker, local_plan, run_study
-from slurm.launch.preflight import iou_warnings, require_devices
+from slurm.commands.options import add_launch, add_study, find_study_folder, new_console
+from slurm.launch.estimate import PROBE_SECONDS, describe_estimate, run_probe
+from slurm.launch.local import StudyStoppedError, cores_per_worker, plan_local_runs, run_study
+from slurm.launch.preflight import find_iou_warnings, require_devices
 from slurm.launch.processes import say_whether_quiet
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import EXIT_OK
@@ -28,14 +28,14 @@ The same command again runs only what is missing, failed or interrupted.
 def main() -> int:
     arguments = command_line().parse_args()
     console = new_console()
-    folder = study_folder(arguments, console)
+    folder = find_study_folder(arguments, console)
     gpus = visible_gpus(max(folder.study.workers))
     require_devices(folder.study, gpus)
     if str(gpus):
         console.print(str(gpus), markup=False)
     if arguments.dry_run or arguments.probe:
         cores = cores_per_worker(folder.study, len(os.sched_getaffinity(0)))
-        wanted, known = local_plan(folder, console, arguments.repeat_disturbed, arguments.force)
+        wanted, known = plan_local_runs(folder, console, arguments.repeat_disturbed, arguments.force)
         probe = run_probe(folder.study, cores) if arguments.probe else None
         if arguments.dry_run:
             lines = [
@@ -45,11 +45,11 @@ def main() -> int:
             ]
             total = f"{folder.study.name}: {count(len(folder.study.run_names()), 'run')}"
             lines.append(f"{total}, {len(wanted)} would start, one after the other")
-            lines += iou_warnings(folder.study.configs())
+            lines += find_iou_warnings(folder.study.configs())
             console.print("\n".join(lines), markup=False)
         if wanted:
-            console.print(estimate_text(wanted, known, probe), markup=False)
-            if not probe and not all(map(known.of_point, wanted)):
+            console.print(describe_estimate(wanted, known, probe), markup=False)
+            if not probe and not all(map(known.get_median, wanted)):
                 console.print("--probe estimates the time of points without complete runs")
     while arguments.wait_quiet and not arguments.dry_run and not say_whether_quiet(console):
         time.sleep(QUIET_POLL_SECONDS)

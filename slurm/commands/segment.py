@@ -19,7 +19,7 @@ from pathlib import Path
 
 from scipy import ndimage  # type: ignore[import-untyped]
 
-from slurm.cluster import Cluster, geometry, read_cluster
+from slurm.cluster import Cluster, plan_geometry, read_cluster
 from slurm.commands.options import new_console
 from slurm.launch.processes import launch
 from slurm.one_job import new_job_folder, run_as_job
@@ -58,7 +58,7 @@ def main() -> int:
     cores = len(os.sched_getaffinity(0))
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
     if cluster:
-        geometry(cluster, arguments.workers)
+        plan_geometry(cluster, arguments.workers)
         masks.trained_network(arguments.run)  # not after hours in the queue
         _require_no_job(cluster.get_scheduler(), output)
     elif arguments.workers > cores:

@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from slurm.commands.options import add_submitted_study, new_console, submitted_study
+from slurm.commands.options import add_submitted_study, find_submitted_study, new_console
 from slurm.launch.study_folder import is_at_work
-from slurm.states import RunStatus, study_statuses
+from slurm.states import RunStatus, read_statuses
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.texts import LAUNCH_HINT, called, clean, count
@@ -45,7 +45,7 @@ STYLES: dict[State, str] = {
 
 def main() -> None:
     arguments = command_line().parse_args()
-    show_status(submitted_study(arguments), new_console(), arguments.json, arguments.watch)
+    show_status(find_submitted_study(arguments), new_console(), arguments.json, arguments.watch)
 
 
 def command_line() -> CommandLine:
@@ -95,7 +95,7 @@ def study_rows(folder: Path) -> list[StatusRow]:
         raise UserError(f"{folder} holds {reads if of_scripts else f'no runs; {LAUNCH_HINT} makes them'}")
     study = recorded_study(folder)
     wanted = set(study.run_names()) if study else {config.run for config in configs.values()}
-    statuses = study_statuses(configs)
+    statuses = read_statuses(configs)
     rows = [_row(run, surplus=run.folder.name not in wanted) for run in statuses]
     return sorted(rows, key=lambda row: (row.framework, row.workers, row.run))
 

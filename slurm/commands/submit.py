@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from slurm.cluster import read_cluster
-from slurm.commands.options import add_launch, add_study, new_console, study_folder
+from slurm.commands.options import add_launch, add_study, find_study_folder, new_console
 from slurm.commands.status import REFRESH_SECONDS, StatusRow, show_status, study_rows
 from slurm.launch.study_folder import Cancellation, CancelledError, logs_folder
 from slurm.submit import LaterError, Submitter
@@ -33,7 +33,7 @@ Submitting again is always safe: only what is missing, failed or interrupted is 
 def main() -> None:
     arguments = command_line().parse_args()
     console = new_console()
-    folder = study_folder(arguments, console)
+    folder = find_study_folder(arguments, console)
     cluster = read_cluster(arguments.cluster)
     submitter = Submitter(
         folder=folder,
@@ -43,7 +43,7 @@ def main() -> None:
         one_allocation=arguments.one_allocation,
         force=tuple(arguments.force),
         repeat_disturbed=arguments.repeat_disturbed,
-        more_repeats=arguments.more_repeats,
+        repeats_to_add=arguments.more_repeats,
         budget_node_hours=arguments.budget,
     )
     if arguments.dry_run:
@@ -120,7 +120,7 @@ def _submit_until_done(submitter: Submitter) -> None:
             raise
         # Once each: a forced run would start anew, and repeats would be added, each time.
         forced = tuple(run for run in submitter.force if run in later)
-        submitter = replace(submitter, force=forced, more_repeats=0)
+        submitter = replace(submitter, force=forced, repeats_to_add=0)
         if later:
             wait_for_active(submitter, ROOM_LOOK_SECONDS)
         elif not wait_for_active(submitter) and not queued:

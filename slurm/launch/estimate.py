@@ -33,26 +33,26 @@ class KnownSeconds:
     def learn(self, run: RecordedRun) -> None:
         """Note how long a run took; one that is not complete tells nothing."""
         if run.record and run.state.is_complete:
-            self._known.setdefault(point_of(run.config), []).append(recorded_seconds(run.record))
+            self._known.setdefault(name_point(run.config), []).append(sum_seconds(run.record))
 
-    def of_point(self, config: RunConfig) -> float | None:
+    def get_median(self, config: RunConfig) -> float | None:
         """Return the median seconds of the complete runs of this point; None where there are none."""
-        seconds = self._known.get(point_of(config))
+        seconds = self._known.get(name_point(config))
         return median(seconds) if seconds else None
 
-    def foreseen(self, configs: Iterable[RunConfig], otherwise: float | None = None) -> float | None:
+    def estimate(self, configs: Iterable[RunConfig], otherwise: float | None = None) -> float | None:
         """Return the seconds that these runs will take together; None where nothing is known.
 
         A run whose point has no complete one takes the mean of the points that have, or else `otherwise`.
         """
         if self._known:
             otherwise = mean(map(median, self._known.values()))
-        seconds = [self.of_point(config) or otherwise for config in configs]
+        seconds = [self.get_median(config) or otherwise for config in configs]
         known = [value for value in seconds if value is not None]
         return sum(known) if len(known) == len(seconds) else None
 
 
-def recorded_seconds(record: Record) -> float:
+def sum_seconds(record: Record) -> float:
     """Return the seconds of a run from the start of its processes, by its record."""
     startup: Iterable[Sequence[float]] = (
         [getattr(record.startup, column) for column in STARTUP_COLUMNS] if record.startup else []
@@ -64,7 +64,7 @@ def recorded_seconds(record: Record) -> float:
     return sum(max(seconds) for seconds in startup) + trained + evaluated + explained
 
 
-def point_of(config: RunConfig) -> str:
+def name_point(config: RunConfig) -> str:
     """Return what all repeats of a point share: the name of its runs without the repeat."""
     return config.run.removesuffix(f"-r{config.repeat}")
 
@@ -76,7 +76,7 @@ def images_per_second(epochs: Iterable[Epoch]) -> float | None:
     return sum(epoch.images for epoch in timed) / seconds if seconds else None
 
 
-def gains_without_exchange(runs: Iterable[RecordedRun]) -> Iterator[str]:
+def describe_lost_speed(runs: Iterable[RecordedRun]) -> Iterator[str]:
     """Yield how much faster runs that average gradients would be if nothing was lost, by complete ones.
 
     A worker that shares nothing takes as long for an image as one alone; each line names the point.
@@ -92,7 +92,7 @@ def gains_without_exchange(runs: Iterable[RecordedRun]) -> Iterator[str]:
                 alone.setdefault(alike, []).append(1 / speed)
             elif speed:
                 pace = run.config.workers / speed
-                together.setdefault((alike, point_of(run.config)), []).append(pace)
+                together.setdefault((alike, name_point(run.config)), []).append(pace)
     for (alike, point), paces in together.items():
         if alike in alone:
             lost = [100 * max(0.0, pace / median(alone[alike]) - 1) for pace in paces]
@@ -165,10 +165,12 @@ def run_probe(study: StudyConfig, cores: int, seconds: int = PROBE_SECONDS) -> P
     )
 
 
-def estimate_text(configs: Sequence[RunConfig], known: KnownSeconds, probe: ProbedSpeed | None = None) -> str:
+def describe_estimate(
+    configs: Sequence[RunConfig], known: KnownSeconds, probe: ProbedSpeed | None = None
+) -> str:
     """Return how long these runs take one after the other, and what tells it."""
-    measured = list(filter(None, map(known.of_point, configs)))
-    others = [config for config in configs if not known.of_point(config)]
+    measured = list(filter(None, map(known.get_median, configs)))
+    others = [config for config in configs if not known.get_median(config)]
     probed = list(filter(None, map(probe.seconds, others))) if probe else []
     if not measured and not probed:
         return "duration unknown: no run of these points is complete"

@@ -17,13 +17,13 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from slurm.after_run import disturbed_reason, is_to_be_repeated, set_disturbed_aside
+from slurm.after_run import explain_disturbance, is_to_be_repeated, set_disturbed_aside
+from slurm.launch.added_repeats import add_next_repeat, add_repeats, note_changed_request
 from slurm.launch.estimate import KnownSeconds, images_per_second
-from slurm.launch.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.launch.preflight import check_inputs, require_images
 from slurm.launch.processes import WORKER_SIGNAL, StopRequest, launch, say_whether_quiet, stop_requests
 from slurm.launch.study_folder import StudyFolder, in_launch_order, locked
-from slurm.states import judged, study_submissions
+from slurm.states import judge_runs, read_submissions
 from unet_scaling.base.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_RESUME, UserError
 from unet_scaling.base.texts import CALLED, called, duration, score_title
 from unet_scaling.format.record import set_launch_aside
@@ -113,7 +113,7 @@ class StudyProgress(ExitStack):
     def end(self, outcome: str) -> None:
         """Print how the run ended, and how long the others will take."""
         goes_on = self._later and not self._is_stopping
-        left = self._known.foreseen(self._later, self._elapsed()) if goes_on else None
+        left = self._known.estimate(self._later, self._elapsed()) if goes_on else None
         text = f"{outcome}; about {duration(left)} left" if left else outcome
         prefix = "" if self._line_is_open else f"{self._label} ... "
         self._console.print(prefix + text, markup=False)
@@ -134,11 +134,11 @@ class StudyProgress(ExitStack):
         # Steps do not tell how long the maps take that follow them.
         own = None if self._config.is_explained or seconds is None else steps_left * seconds
         if own is None:
-            foreseen = self._known.foreseen([self._config])
-            own = max(0.0, foreseen - self._elapsed()) if foreseen is not None else None
+            whole = self._known.estimate([self._config])
+            own = max(0.0, whole - self._elapsed()) if whole is not None else None
         parts.append(f"{passed} so far")
         if own is not None:
-            later = self._known.foreseen(self._later, otherwise=self._elapsed() + own) or 0.0
+            later = self._known.estimate(self._later, otherwise=self._elapsed() + own) or 0.0
             parts.append(f"about {duration(own + later)} left")
         return ", ".join(parts)
 
@@ -155,7 +155,7 @@ def run_study(
     console: Console,
     repeat_disturbed: bool = False,
     force: Collection[str] = (),
-    more_repeats: int = 0,
+    repeats_to_add: int = 0,
 ) -> None:
     """Run what is not complete, one run after the other; raise UserError at the end where runs failed.
 
@@ -168,7 +168,7 @@ def run_study(
     share = cores_per_worker(folder.study, cores)
     with locked(folder.path), stop_requests() as request:
         asked = note_changed_request(folder, console)
-        block: StudyFolder | None = add_repeats(asked, more_repeats, console) if more_repeats else asked
+        block: StudyFolder | None = add_repeats(asked, repeats_to_add, console) if repeats_to_add else asked
         owns = f"each worker owns {share} of {cores} cores, at every worker count"
         console.print(f"{owns}; output in {folder.path}/*/{OUTPUT_NAME}")
         while block:
@@ -176,7 +176,7 @@ def run_study(
             # Of the first block only: else the same runs would be launched anew with each further one.
             repeat_disturbed = False
             force = ()
-            block = next_block(block, console)
+            block = add_next_repeat(block, console)
     console.print(f"next: {called('report', os.path.relpath(folder.path))}", markup=False)
 
 
@@ -295,7 +295,7 @@ def _outcome(run: RecordedRun, seconds: float) -> str:
     if run.record is None or not run.state.is_complete:
         return f"{run.state.state} after {seconds:.0f} s: {run.state.reason or 'see ' + OUTPUT_NAME}"
     result = run.record.results[-1] if run.record.results else None
-    disturbed = disturbed_reason(run)
+    disturbed = explain_disturbance(run)
     images = images_per_second(run.record.epochs)
     speed = f"{images:.1f} images/s" if images is not None else ""
     parts = [
@@ -310,7 +310,7 @@ def _outcome(run: RecordedRun, seconds: float) -> str:
     return ", ".join(filter(None, parts))
 
 
-def local_plan(
+def plan_local_runs(
     folder: StudyFolder, console: Console, repeat_disturbed: bool = False, force: Collection[str] = ()
 ) -> tuple[list[RunConfig], KnownSeconds]:
     """Return what would run here, and what complete runs tell of its time; start and write nothing.
@@ -359,10 +359,10 @@ def cores_per_worker(study: StudyConfig, cores: int) -> int:
 def require_ready(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:
     """Raise UserError where Slurm may be at work on this study, or where every run would fail."""
     study = folder.path
-    submissions = study_submissions(study)
+    submissions = read_submissions(study)
     jobs = set()
     doubt = ""
-    for run_folder, state, _ in judged(submissions):
+    for run_folder, state, _ in judge_runs(submissions):
         submission = submissions[run_folder]
         if submission and state.state in ACTIVE:
             jobs.add(submission.job or submission.token)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from slurm.cluster import Cluster, geometry
+from slurm.cluster import Cluster, plan_geometry
 from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.base.texts import HIDE, called, count, duration
 from unet_scaling.data.folder import read_manifest
@@ -60,7 +60,7 @@ def require_images(configs: Sequence[RunConfig]) -> None:
             require_enough_images(config, images - count_test_images(images, config.data.test_share))
 
 
-def iou_warnings(configs: Sequence[RunConfig]) -> list[str]:
+def find_iou_warnings(configs: Sequence[RunConfig]) -> list[str]:
     """Return why IoU will not be judged, or is too high; nothing of images that are not checked."""
     lines = []
     for (_, path), group in _configs_by_images(configs).items():
@@ -69,7 +69,7 @@ def iou_warnings(configs: Sequence[RunConfig]) -> list[str]:
         for share, seed in sorted(splits):
             parts = split(len(pairs), share, seed)
             of_split = [config for config in group if config.data.test_share == share]
-            lines += unjudged(of_split, len(parts.train), len(parts.test))
+            lines += explain_unjudged(of_split, len(parts.train), len(parts.test))
             trained = {pairs[index].image.sha256: pairs[index].image.name for index in parts.train}
             tested = [pairs[index].image for index in parts.test]
             same = [f"{image.name} = {trained[image.sha256]}" for image in tested if image.sha256 in trained]
@@ -79,7 +79,7 @@ def iou_warnings(configs: Sequence[RunConfig]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def unjudged(configs: Sequence[RunConfig], train: int, test: int) -> list[str]:
+def explain_unjudged(configs: Sequence[RunConfig], train: int, test: int) -> list[str]:
     """Return why the score of runs with so many samples will not be judged, a line each, with the cure.
 
     The most workers take the fewest steps. Runs that learn nothing have no score.
@@ -151,14 +151,14 @@ def has_package(name: str) -> bool:
     return True
 
 
-def limit_text(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> str:
+def describe_limit(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> str:
     """Return what these runs can cost at most, as text: their time limit on all their nodes."""
     hours = limit_node_hours(cluster, configs, one_allocation)
     kind = "1 job for all runs" if one_allocation else f"{len(configs)} jobs"
     return f"{kind}, at most {hours:.1f} node-hours (limit {duration(cluster.limit_seconds)} each)"
 
 
-def interval_text(study: StudyConfig) -> str:
+def describe_interval(study: StudyConfig) -> str:
     """Return what it costs in precision that each run is a job on nodes of its own; empty of one framework.
 
     By Student's t for the mean logarithm of the ratio over pairs, of launches and nodes that vary alike.
@@ -180,6 +180,6 @@ def interval_text(study: StudyConfig) -> str:
 
 def limit_node_hours(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> float:
     """Return the node-hours of jobs that all run up to their limit."""
-    nodes = [geometry(cluster, config.workers).nodes for config in configs]
+    nodes = [plan_geometry(cluster, config.workers).nodes for config in configs]
     total = max(nodes, default=0) if one_allocation else sum(nodes)
     return total * cluster.limit_seconds / 3600

@@ -25,7 +25,7 @@ from uuid import uuid4
 from rich.console import Console
 
 from slurm.scheduler.protocol import Scheduler, UnreachableError
-from slurm.states import judged, read_submission
+from slurm.states import judge_runs, read_submission
 from unet_scaling.base.errors import EXIT_RESUME, UserError
 from unet_scaling.base.files import open_to_append, write_atomically, write_json_with_checksum
 from unet_scaling.base.texts import CALLED
@@ -142,10 +142,10 @@ def open_study_folder(path: Path, study: StudyConfig) -> StudyFolder:
     recorded = study_file.recorded_study(path)
     if recorded is not None and recorded.name != study.name:
         study = study.model_copy(update={"name": recorded.name})
-    return StudyFolder(path, with_added_repeats(path, study))
+    return StudyFolder(path, include_added_repeats(path, study))
 
 
-def with_added_repeats(path: Path, study: StudyConfig) -> StudyConfig:
+def include_added_repeats(path: Path, study: StudyConfig) -> StudyConfig:
     """Return the study with the repeats that were added to it since its file was written."""
     repeats = max([study.repeats, *read_history(path).totals])
     return study.model_copy(update={"repeats": repeats})
@@ -177,7 +177,7 @@ def never_trained(folder: Path) -> bool:
     if trained or any(folder.glob(study_file.CHECKPOINTS)):
         return False
     submission = read_submission(folder)
-    states = judged({folder: submission}) if submission else ()
+    states = judge_runs({folder: submission}) if submission else ()
     return not any(state.state in ACTIVE for _, state, _ in states)
 
 

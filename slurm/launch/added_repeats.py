@@ -12,8 +12,8 @@ from typing import Any
 
 from rich.console import Console
 
-from slurm.launch.estimate import point_of
-from slurm.launch.study_folder import StudyFolder, with_added_repeats
+from slurm.launch.estimate import name_point
+from slurm.launch.study_folder import StudyFolder, include_added_repeats
 from unet_scaling.base.errors import UserError
 from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.repeats import FEWEST_ADAPTIVE_REPEATS, note_look, read_history
@@ -43,7 +43,7 @@ def note_changed_request(folder: StudyFolder, console: Console) -> StudyFolder:
             f"more is asked for after the results of {before.repeats} repeats: intervals of the ratio become "
             "wider for that, as after --more-repeats"
         )
-    return replace(folder, study=with_added_repeats(folder.path, now))
+    return replace(folder, study=include_added_repeats(folder.path, now))
 
 
 def add_repeats(folder: StudyFolder, more: int, console: Console) -> StudyFolder:
@@ -62,7 +62,7 @@ def add_repeats(folder: StudyFolder, more: int, console: Console) -> StudyFolder
     return folder
 
 
-def next_block(folder: StudyFolder, console: Console) -> StudyFolder | None:
+def add_next_repeat(folder: StudyFolder, console: Console) -> StudyFolder | None:
     """Return the study with one more repeat where its `until` asks for it; None where not, or not yet.
 
     Nor where complete runs give no interval at all, as they may not be compared: more would only cost time.
@@ -102,11 +102,11 @@ def _asks_for_more(before: StudyConfig, now: StudyConfig) -> bool:
 
 def _has_results(folder: StudyFolder, now: StudyConfig) -> bool:
     """Return whether any point that is asked for again has complete runs enough for an interval."""
-    asked = {point_of(config) for config in now.configs()}
+    asked = {name_point(config) for config in now.configs()}
     complete = Counter(
-        point_of(config)
+        name_point(config)
         for config in folder.study.configs()
-        if point_of(config) in asked and folder.recorded(config).state.is_complete
+        if name_point(config) in asked and folder.recorded(config).state.is_complete
     )
     return max(complete.values(), default=0) >= FEWEST_ADAPTIVE_REPEATS
 
