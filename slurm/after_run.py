@@ -36,7 +36,7 @@ from unet_scaling.format.record import (
 from unet_scaling.format.run_state import RecordedRun, State, run_state
 
 EXIT_CODES: dict[State, int] = {"complete": EXIT_OK, "diverged": EXIT_DIVERGED, "resumable": EXIT_RESUME}
-# Not one, as a node or a file server may fail twice in a row.
+# A node or a file server may fail twice in a row.
 MOST_FRUITLESS = 3
 MOST_ATTEMPTS = 50
 
@@ -56,15 +56,15 @@ def main() -> int:
         submission = read_submission(folder)
     except UserError:  # a damaged file is no reason not to start the run again
         submission = None
-    # From within a job its cluster is not named: it is the one that is asked.
+    # Within a job the scheduler asks the job's own cluster, so that none is named.
     scheduler = get_scheduler()
     if submission:
         scheduler = get_scheduler(submission.scheduler, keep_variables=submission.keep_variables)
     job, restarts = scheduler.this_job()
-    # An attempt that dies before it opens its record leaves the one before: the count of starts has it too.
+    # The count of starts includes attempts that died before they opened a record of their own.
     if may_be_tried_again(folder, restarts + 1, submission.earlier if submission else 0):
         try:
-            scheduler.requeue(job)  # a few times where Slurm is away
+            scheduler.requeue(job)
         except (UserError, UnreachableError) as error:  # a site may not allow it
             _print(f"not requeued: {error}")
         else:
@@ -79,9 +79,10 @@ def _print(text: str) -> None:
 
 
 def may_be_tried_again(folder: Path, submissions: int = 0, earlier: int = 0) -> bool:
-    """Return whether another attempt makes sense; `submissions` counts those that may have left no record.
+    """Return whether another attempt makes sense, by how far those before came.
 
-    The first `earlier` attempts of the folder belong to a launch before, and do not count.
+    `submissions` also counts attempts that left no record. The first `earlier` attempts of the folder do not
+    count, as they are of a launch before.
     """
     gains = list_gains(folder, earlier)
     attempts = max(submissions, len(gains))
@@ -107,8 +108,8 @@ def list_gains(folder: Path, earlier: int = 0) -> list[bool]:
 def explain_disturbance(run: RecordedRun) -> str:
     """Return why a complete run counts as disturbed; empty where it does not, or is not complete.
 
-    One whose epochs all follow a start or a resume counts: each warms up, and none is timed. Not one that
-    plays workers: no second of it counts, and its IoU does not depend on other programs.
+    A run of which each epoch warms up counts as disturbed, too: none of its epochs is timed. A run that plays
+    workers never does: its seconds do not count, and its IoU does not depend on other programs.
     """
     if run.config.is_played or run.record is None or not run.record.complete:
         return ""
@@ -118,7 +119,7 @@ def explain_disturbance(run: RecordedRun) -> str:
 
 
 def is_to_be_repeated(run: RecordedRun, console: Console) -> bool:
-    """Return whether a disturbed run is launched again; print why, or that it was often enough."""
+    """Return whether a complete run is launched again because it was disturbed; print the decision."""
     reason = explain_disturbance(run)
     if not reason:
         return False
@@ -132,7 +133,7 @@ def is_to_be_repeated(run: RecordedRun, console: Console) -> bool:
 
 
 def set_disturbed_aside(folder: Path) -> Path:
-    """Keep record and maps of a disturbed launch under a name that says so; its run is launched again."""
+    """Rename record and maps of a disturbed launch, so that the run can be launched again."""
     return set_launch_aside(folder, f"disturbed{len(disturbed_records(folder)) + 1}")
 
 

@@ -205,7 +205,7 @@ def limit_seconds(time: str) -> int:
     """Return the seconds of a Slurm time limit: m, m:s, h:m:s, days-h, days-h:m or days-h:m:s."""
     days, dash, rest = time.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
-    if not dash and len(parts) < 3:  # minutes come first
+    if not dash and len(parts) < 3:  # m or m:s, without hours
         parts = [0, *parts]
     hours, minutes, seconds = (*parts, 0, 0)[:3]
     return int(days or 0) * DAY_SECONDS + hours * 3600 + minutes * 60 + seconds

@@ -14,7 +14,7 @@ from slurm.scheduler.protocol import GONE, JobState, LimitError, RejectedError, 
 from unet_scaling.base.errors import UserError
 from unet_scaling.study.study_file import OUTPUT_NAME
 
-# Between two looks in the first minute, and later.
+# How often the state of the job is asked for, in the first minute and later.
 JOB_LOOK_SECONDS = 2.0
 LATER_LOOK_SECONDS = 10.0
 SOON_SECONDS = 60.0
@@ -55,7 +55,7 @@ def run_as_job(
             if is_over(state.state):
                 return state
             time.sleep(JOB_LOOK_SECONDS if time.monotonic() < begin + SOON_SECONDS else LATER_LOOK_SECONDS)
-            with suppress(OSError):  # no display is worth a job
+            with suppress(OSError):  # a display that fails does not end the job
                 look()
     except (RejectedError, LimitError, UnreachableError) as error:
         raise UserError(f"the job of {name}, {path}: {error}") from None

@@ -28,7 +28,7 @@ SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 class FileKind:
     """A kind of file that users write.
 
-    Each key of its tables `axes` may be a list of values; of the tables `either`, one is needed.
+    axes: tables of which each key may be a list of values. either: tables of which one is needed.
     """
 
     name: str

@@ -19,7 +19,7 @@ from unet_scaling.study.study_file import OUTPUT_NAME, PING_PONG_NAME
 
 SCRIPT_NAME = "job.sbatch"
 IGNORE_USR2_UNTIL_HANDLER = 'trap "" USR2; exec "$@"'
-# As jobs find it.
+# The Python that jobs use: that of this environment.
 PYTHON = sys.executable
 
 
@@ -58,7 +58,7 @@ def render_allocation_script(
 
 
 def build_launch_command(cluster: Cluster, shape: Geometry) -> str:
-    """Return the launcher with what the geometry needs: the same words for all frameworks.
+    """Return the launcher with its options for this geometry, the same for all frameworks.
 
     srun does not inherit --cpus-per-task, and without --kill-on-bad-exit leaves the other workers
     running when one fails.
@@ -74,7 +74,7 @@ def build_launch_command(cluster: Cluster, shape: Geometry) -> str:
         if cluster.gres:
             words.append(_word(f"--gres={cluster.format_gres(shape.workers_per_node)}"))
     else:
-        # A function of header.jinja: MPIs have no common word for it.
+        # on_each_node is a function of header.jinja: each MPI has its own option for workers per node.
         words = ["-n", str(shape.workers), f"$(on_each_node {shape.workers_per_node})"]
     return " ".join([_launcher(cluster), *words, *map(_word, cluster.launcher_arguments)])
 
@@ -94,7 +94,7 @@ def render_program_script(
 def build_training_command(config: RunConfig, run_folder: Path) -> str:
     """Return the training command of one run, which ignores the signal to stop until Python handles it.
 
-    Nothing is lost by an early signal, for workers also know the second at which to stop.
+    An early signal may be ignored: workers also know the second at which to stop.
     """
     script = training_script(config.framework)
     words = [str(_plain(path)) for path in (Path(PYTHON), script, run_folder)]
@@ -120,7 +120,7 @@ def _render(
 ) -> str:
     ping_pong = None
     if cluster.ping_pong and shape.nodes > 1:
-        # Of one process on each node. A launch of its own, so that native DDP's processes never start MPI.
+        # One process on each node, in a launch of its own, so that processes of native DDP never start MPI.
         each = replace(shape, workers=shape.nodes, workers_per_node=1)
         program = [PYTHON, "-m", "unet_scaling.measure.ping_pong", str(_plain(folder) / PING_PONG_NAME)]
         ping_pong = f"{build_launch_command(cluster, each)} {shlex.join(program)}"

@@ -30,17 +30,19 @@ from unet_scaling.run.run_claim import trains_on_this_machine
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.study_file import JOB_NAME
 
-# "asking": Slurm's answer is not known, so that the job may exist. "limited": Slurm had no room for it.
+# "asking": the answer is not known, so that the job may exist. "limited": the queue had no room for it.
 SubmissionStatus = Literal["asking", "queued", "rejected", "limited"]
-# No request of sbatch waits so long in a controller: MessageTimeout is 10 s, at large sites up to 100 s.
+# A request of sbatch reaches the queue earlier or never: MessageTimeout is 10 s, at large sites up to 100 s.
 LATEST_JOB_SECONDS = 180.0
 
 
 class Submission(StrictModel):
-    """The content of the file; `token` is the name of the job, `attempts` counts jobs that may have started.
+    """The content of job.json.
 
-    `earlier`: how many attempts of the folder belong to launches before, which a forced start left behind.
-    `shared` is that of a job that runs several runs, one after the other.
+    token: the name of the job.
+    attempts: how many jobs of the run may have started.
+    earlier: how many attempts in the folder belong to launches before the last forced start.
+    shared: whether the job runs several runs, one after the other.
     """
 
     token: str
@@ -93,7 +95,7 @@ def read_submissions(study: Path) -> dict[Path, Submission | None]:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run with its newest submission, what Slurm says of its job, and its state by all of them together."""
+    """A run, its newest submission, the state of its job, and the state of the run that follows from them."""
 
     run: RecordedRun
     submission: Submission | None
@@ -110,20 +112,20 @@ class RunStatus:
 
     @property
     def job_id(self) -> str | None:
-        """Return the id of the job, also of one whose id sbatch's lost answer had."""
+        """Return the id of the job, also where the answer to its submission was lost."""
         by_slurm = self.job.job if self.job else None
         return by_slurm or (self.submission.job if self.submission else None)
 
     @property
     def attempts(self) -> int:
-        """Return how many jobs of the run may have started; one that never came to be is none."""
+        """Return how many jobs of the run may have started, without one that is still in doubt."""
         if self.submission is None:
             return 0
         return self.submission.attempts - (self.submission.status == "asking")
 
 
 class KnownJobs:
-    """What Slurm says of the jobs of submissions: first of all at once, then of those in doubt one by one."""
+    """The states of the jobs of submissions: asked for all at once, then one by one for those in doubt."""
 
     def __init__(self, submissions: Iterable[Submission | None]) -> None:
         self._jobs: dict[str, JobState] = {}
@@ -148,7 +150,7 @@ class KnownJobs:
         return JobState(UNCLEAR, f"Slurm does not answer: {silence}") if job is None and silence else job
 
     def look_up(self, doubtful: Iterable[Submission]) -> None:
-        """Ask for each of these very jobs."""
+        """Ask for each of these jobs by itself."""
         for scheduler, group in _by_scheduler(doubtful).items():
             found = scheduler.look_up({each.token: each.job for each in group})
             for each in group:
@@ -170,8 +172,8 @@ def _by_scheduler(submissions: Iterable[Submission | None]) -> dict[Scheduler, l
 def read_statuses(configs: Mapping[Path, RunConfig], again: Collection[str] = ()) -> Iterator[RunStatus]:
     """Yield the status of each run by its folder; those in doubt come last.
 
-    One by one, as the records of a large study fill the memory. Of runs that are to be made `again`, the job
-    is looked up also where their record is complete.
+    One record at a time is kept, as all records of a large study would fill the memory. The job of a run in
+    `again` is looked up even where its record is complete.
     """
     submissions = {folder: read_submission(folder) for folder in configs}
     runs: dict[Path, RecordedRun] = {}
@@ -200,7 +202,7 @@ def judge_runs(
     for folder, submission in submissions.items():
         recorded = read(folder)
         job = jobs.of(submission) if submission else None
-        # More than squeue's silence is needed to tell what has become of a job.
+        # A job that the queue does not list may have ended, or the answer lacks it: ask for it by itself.
         is_open = folder in certain or recorded.state not in ("complete", "diverged")
         if submission and job is None and submission.status in ("asking", "queued") and is_open:
             doubtful[folder] = submission
@@ -213,7 +215,7 @@ def judge_runs(
 
 
 def _state(folder: Path, recorded: RunState, submission: Submission | None, job: JobState | None) -> RunState:
-    # A record without an end: without Slurm, the process that writes it tells whether it is still coming.
+    # A run without a job is running where a process of this machine writes its record.
     if submission is None and recorded.state in ("waiting", "failed") and trains_on_this_machine(folder):
         return RunState("running")
     return combine(recorded, submission, job)
@@ -233,7 +235,7 @@ def combine(recorded: RunState, submission: Submission | None, job: JobState | N
         # A run of a shared allocation may be over while the job goes on.
         over = submission.shared and recorded.state in ("complete", "diverged")
         return recorded if over else RunState("running")
-    if job.state == GONE:  # Slurm forgets a job minutes after its end; then the record alone tells
+    if job.state == GONE:  # a job is forgotten minutes after its end; the record remains
         if recorded.state not in ("waiting", "failed") or recorded.reason:
             return recorded
         named = f"job {submission.job}" if submission.job else f"a job {submission.token}"

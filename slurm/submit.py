@@ -1,4 +1,4 @@
-"""Submit what a study still needs, each run once, whatever Slurm answers and whatever happens in between."""
+"""Submit the runs that a study still needs, each once, even where answers are lost or late."""
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.study_file import STUDY_NAME
 
 DRY_RUN_TOKEN = "dry-run"  # noqa: S105, the name of a job
-# Where Slurm takes no more jobs of this user now: twice as long each time, as jobs end in minutes or hours.
+# Pauses while the queue takes no more jobs of this user. They double, as jobs end in minutes or hours.
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 300.0
 
@@ -58,7 +58,7 @@ class BatchJob:
 
     @property
     def workers(self) -> int:
-        """Return what Slurm's answer to the job depends on: the largest number of workers."""
+        """Return the largest number of workers, by which the scheduler accepts or refuses the job."""
         return max(run.run.config.workers for run in self.runs)
 
     def queue(self, console: Console, limit_wait_seconds: float, cancellation: Cancellation) -> None:
@@ -176,7 +176,7 @@ class Submitter:
             check_inputs(configs)
             for line in find_iou_warnings(configs):
                 self._print(line)
-        except UserError as error:  # a submission would refuse it
+        except UserError as error:  # the submission would be refused
             self._print(f"not verified: {error}")
         self._require_affordable(configs, configs)
         if not self.one_allocation and (text := describe_interval(self.folder.study)):
@@ -191,7 +191,7 @@ class Submitter:
         CancelledError at once where the study is cancelled meanwhile.
         """
         with locked(self.folder.path):
-            # With all repeats that it has by now, and those that it or the user asks for.
+            # Another submission may have added repeats since this one read the study.
             folder = open_study_folder(self.folder.path, self.folder.study)
             folder = note_changed_request(folder, self.console)
             if self.repeats_to_add:
@@ -202,7 +202,7 @@ class Submitter:
 
     def _submit_missing(self) -> int:
         if not (self.folder.path / STUDY_NAME).exists():
-            # Runs of a study that cannot start would stand in every later report as waiting.
+            # A study that cannot start writes nothing: every later report would show its runs as waiting.
             self._require_startable(in_launch_order(self.folder.study))
         configs = self.folder.prepare(self.console)
         wanted, in_queue = self._wanted(configs)
@@ -268,7 +268,7 @@ class Submitter:
         return False
 
     def _prepare_launch(self, wanted: Sequence[states.RunStatus]) -> None:
-        """Verify what runs need, and end what jobs of theirs could still come to be."""
+        """Verify what the runs need, and cancel jobs of theirs that a lost answer may have left."""
         configs = [run.run.config for run in wanted]
         self._require_startable(configs)
         self._require_affordable(configs, self.folder.study.configs())
@@ -286,14 +286,14 @@ class Submitter:
                     raise LaterError(text, [each.name for each in wanted]) from None
 
     def _require_startable(self, configs: Sequence[RunConfig]) -> None:
-        """Raise UserError where a job does not fit the cluster, or a file that every run needs lacks."""
+        """Raise UserError where a job does not fit the cluster, or a file that every run needs is missing."""
         for config in configs:
             plan_geometry(self.cluster, config.workers)
         find_prologue(self.cluster)
         check_inputs(configs)
 
     def _require_affordable(self, configs: Sequence[RunConfig], every: Sequence[RunConfig]) -> None:
-        """Print what these of all runs may cost; raise UserError where that is more than the budget."""
+        """Print what these runs may cost; raise UserError where that is more than the budget."""
         known = KnownSeconds()
         for run in self.folder.all_recorded(every):
             known.learn(run)
@@ -361,7 +361,7 @@ class Submitter:
         return render_allocation_script(self.cluster, runs, folder.resolve(), token)
 
     def _show(self, folder: Path, script: str) -> None:
-        # Not wrapped or coloured by the console, which takes most of the time of 10,000 scripts.
+        # print, as a console that wraps and colours would take most of the time of 10,000 scripts.
         print("\n".join(map(clean, f"# ---- {folder / SCRIPT_NAME}\n{script}".split("\n"))))
 
     def _print(self, text: str) -> None:

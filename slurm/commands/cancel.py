@@ -13,7 +13,7 @@ from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import UserError
 from unet_scaling.format.run_state import ACTIVE
 
-# It looks so long for jobs that are left, or whose answer was lost: longer than one can be late.
+# How long to look for jobs that are left or whose answer was lost: longer than a job can be queued late.
 CANCEL_SECONDS = 300.0
 FIRST_LOOK_SECONDS = 1.0
 LAST_LOOK_SECONDS = 30.0
@@ -30,7 +30,7 @@ def command_line() -> CommandLine:
 
 
 def cancel_study(folder: Path, console: Console) -> None:
-    """Cancel the jobs of this study, no others, until Slurm knows none that lives; submissions of it stop.
+    """Cancel the jobs of this study until none is queued or running, and stop submissions of the study.
 
     Raises UserError, naming what is left.
     """

@@ -24,7 +24,7 @@ from unet_scaling.group.identity import LAUNCHERS
 from unet_scaling.study.config import PROGRAMS_FOLDER, PROJECT, RunConfig
 from unet_scaling.study.study_file import read_study
 
-# By which a task is tried, one after the other.
+# A task is verified as worker 0 and as worker 1 of two.
 TRIED_WORKERS = 2
 _EPILOG = """\
 examples
@@ -39,7 +39,7 @@ def main() -> int:
     on_gpus = check_study(arguments) if arguments.study else False
     if arguments.study and arguments.only_files:
         return EXIT_OK
-    # It says what is installed, and tries the frameworks.
+    # This program prints what is installed, and tries the frameworks.
     program = [sys.executable, str(PROGRAMS_FOLDER / "environment" / "check.py")]
     program += ["--on-gpus"] if on_gpus else []
     code = subprocess.run(program, check=False).returncode
@@ -70,7 +70,7 @@ def check_study(arguments: argparse.Namespace) -> bool:
     inputs = "images unchanged"
     warnings = preflight.find_iou_warnings(configs)
     if study.task.file:
-        # With each of its sets of options, as its workers would.
+        # Verify each set of the task's options as its workers would use it.
         groups: dict[str, list[RunConfig]] = {}
         for config in sorted(configs, key=lambda config: config.training.batch_per_worker):
             groups.setdefault(json.dumps(config.task.model_dump(), sort_keys=True), []).append(config)
@@ -100,11 +100,11 @@ def check_study(arguments: argparse.Namespace) -> bool:
 def verify_in_processes(config: RunConfig) -> tuple[int, int]:
     """Return how many training and test samples the task has.
 
-    Raises UserError where it breaks its contract, or is another one in another worker.
+    Raises UserError where it breaks its contract, or differs between workers.
     """
     facts = ""
     for rank in range(TRIED_WORKERS):
-        # By these any launcher would tell a process its rank.
+        # The variables by which launchers give a process its rank.
         variables = {launcher.size: str(TRIED_WORKERS) for launcher in LAUNCHERS}
         for launcher in LAUNCHERS:
             variables |= dict.fromkeys((launcher.rank, *launcher.local_ranks), str(rank))
@@ -114,7 +114,7 @@ def verify_in_processes(config: RunConfig) -> tuple[int, int]:
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode:
-            # Libraries may warn before.
+            # The last line; libraries may have printed warnings before it.
             raise UserError(f"\n{done.stderr.strip()}".rpartition("\nerror: ")[2], done.returncode)
         facts = done.stdout.splitlines()[-1]
     found = json.loads(facts)

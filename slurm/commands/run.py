@@ -56,7 +56,7 @@ def main() -> int:
     if not arguments.dry_run:
         try:
             run_study(folder, console, arguments.repeat_disturbed, arguments.force, arguments.more_repeats)
-        except StudyStoppedError as stopped:  # as asked: no error
+        except StudyStoppedError as stopped:  # the user asked for it
             print(stopped, file=sys.stderr)
             return stopped.exit_code
     return EXIT_OK

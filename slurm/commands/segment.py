@@ -35,7 +35,7 @@ from unet_scaling.inference import masks
 from unet_scaling.study.study_file import OUTPUT_NAME
 
 _COLUMNS = ("image", "mask", "width", "height", "area_share", "objects", "iou")
-# As `report --csv` reads it; further columns are for people.
+# `report --csv` reads the first two columns; the others are for people.
 _SPEEDS_HEADER = "workers,throughput (images/s),images,seconds\n"
 LEAST_SECONDS = 1.0
 _JOB_NAME = "segment"
@@ -59,7 +59,7 @@ def main() -> int:
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
     if cluster:
         plan_geometry(cluster, arguments.workers)
-        masks.trained_network(arguments.run)  # not after hours in the queue
+        masks.trained_network(arguments.run)  # refuse now, not after hours in the queue
         _require_no_job(cluster.get_scheduler(), output)
     elif arguments.workers > cores:
         raise UserError(f"--workers {arguments.workers}: allowed: at most {cores}, the cores of this machine")
@@ -88,7 +88,7 @@ def main() -> int:
         print(f"{masks.REFUSED_PREFIX}{problem}", file=sys.stderr)
     missing = len(pairs) - made
     if not failure and missing > len(refused):
-        # Of a file system that shows files late to other nodes.
+        # A shared file system may show files late to other nodes.
         text = f"{output}: {missing} of {count(len(pairs), 'mask')} missing; the same command goes on"
         failure = UserError(text, EXIT_RESUME)
     if failure:
@@ -106,7 +106,7 @@ def _make_masks(
 
     Return what they said of images that they refused, and with which error they ended, if any.
     """
-    # As workers see them, wherever they start.
+    # Whole paths, as workers may start in another folder.
     places = [str(path.resolve()) for path in (arguments.run, arguments.images, arguments.output)]
     program = ["-m", "unet_scaling.inference.segment", *places]
     if arguments.any_depth:
@@ -146,7 +146,7 @@ def _through_slurm(
     program: list[str],
     show: Callable[[], None],
 ) -> tuple[int, str]:
-    """Return an exit code, and how the job ended with all that it printed."""
+    """Run the program as a job; return its exit code, and a text with its end and all that it printed."""
     folder = new_job_folder(arguments.output.resolve() / masks.JOBS_FOLDER)
     ended = run_as_job(cluster, arguments.workers, program, _JOB_NAME, folder, new_console(), show)
     printed = (folder / OUTPUT_NAME).read_text(errors="replace")

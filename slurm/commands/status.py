@@ -30,9 +30,9 @@ from unet_scaling.study.study_file import (
 )
 
 REFRESH_SECONDS = 10
-# Below, a table of all columns would break the names of runs.
+# In a narrower terminal a table of all columns would break the names of runs.
 WIDE_CHARACTERS = 110
-# A table that folds its cells takes milliseconds a row; of more rows each is a line, to be searched.
+# rich takes milliseconds for a row of a table: longer lists are printed as plain lines.
 MOST_TABLE_ROWS = 500
 STATUS_COLUMNS = ["run", "state", "epochs", "images/s", "ends", "job", "attempt", "hosts", "why"]
 SURPLUS = "not in the study any more"
@@ -61,9 +61,8 @@ def command_line() -> CommandLine:
 class StatusRow:
     """One run. `hosts`, `epochs_done`, `images_per_second` and `expected_end` are of its newest attempt.
 
-    The speed is that of all epochs after the warm-up, or of the warm-up while there is no other.
-
-    `surplus`: the study had it once, and no longer has.
+    `images_per_second` is that of the epochs after the warm-up, or of the warm-up until there are others.
+    `surplus`: the run is in the folder, but the study no longer asks for it.
     """
 
     run: str
@@ -158,7 +157,7 @@ def show_status(folder: Path, console: Console, as_json: bool, watch: bool) -> l
                 rows = study_rows(folder)
                 live.update(view(), refresh=True)
     elif len(rows) > MOST_TABLE_ROWS:
-        # A line for each row, in columns, with all that the wide table has.
+        # The columns of the wide table, as plain lines.
         cells = [STATUS_COLUMNS, *([str(cell) for cell in _cells(row)] for row in rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]

@@ -19,7 +19,7 @@ from unet_scaling.base.texts import called
 from unet_scaling.format.run_state import ACTIVE
 from unet_scaling.study.study_file import list_run_folders
 
-# Where runs wait for room in the queue: jobs of other studies may have ended.
+# How long to wait for room in the queue, which jobs of other studies may make.
 ROOM_LOOK_SECONDS = 300.0
 _EPILOG = """\
 examples
@@ -115,10 +115,10 @@ def _submit_until_done(submitter: Submitter) -> None:
         except CancelledError:
             raise
         except UserError:
-            if list_run_folders(submitter.folder.path):  # what is refused before its first run leaves none
+            if list_run_folders(submitter.folder.path):  # a study refused at once has no runs
                 wait_for_active(submitter)
             raise
-        # Once each: a forced run would start anew, and repeats would be added, each time.
+        # Force runs and add repeats only once, not in each round.
         forced = tuple(run for run in submitter.force if run in later)
         submitter = replace(submitter, force=forced, repeats_to_add=0)
         if later:

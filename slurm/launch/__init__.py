@@ -1,1 +1,1 @@
-"""Launch a study, on this machine or a cluster: its folder, checks before it, its time, its processes."""
+"""What a launch needs, on this machine or a cluster: the study's folder, checks, estimates, processes."""

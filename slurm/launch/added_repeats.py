@@ -23,9 +23,9 @@ from unet_scaling.study.study_file import recorded_study
 def note_changed_request(folder: StudyFolder, console: Console) -> StudyFolder:
     """Return the study with all repeats that it has; note where it asks for more than when it had results.
 
-    To raise `repeats` in the file of a study is as much a look at its results as --more-repeats is; to put
-    other points into its folder is none. For the caller that holds the lock of the study, before it makes
-    run folders.
+    Whoever raises `repeats` in the file of a study after it has results has looked at them, as with
+    --more-repeats; whoever adds other points has not. The caller holds the lock of the study, and has not
+    made its run folders.
     """
     before = recorded_study(folder.path)
     if before is None:
@@ -63,12 +63,11 @@ def add_repeats(folder: StudyFolder, more: int, console: Console) -> StudyFolder
 
 
 def add_next_repeat(folder: StudyFolder, console: Console) -> StudyFolder | None:
-    """Return the study with one more repeat where its `until` asks for it; None where not, or not yet.
+    """Return the study with one more repeat where its `until` asks for it, else None.
 
-    Nor where complete runs give no interval at all, as they may not be compared: more would only cost time.
-    Raises UserError where the analysis says nothing of the intervals.
-
-    The study is locked by the caller, so that no two add the same repeat.
+    None also where runs are missing, or where complete runs may not be compared: more of them give no
+    interval either. Raises UserError where the analysis fails. The caller holds the lock of the study, so
+    that no two add the same repeat.
     """
     until = folder.study.until
     if until is None or not _is_complete(folder):
@@ -101,7 +100,7 @@ def _asks_for_more(before: StudyConfig, now: StudyConfig) -> bool:
 
 
 def _has_results(folder: StudyFolder, now: StudyConfig) -> bool:
-    """Return whether any point that is asked for again has complete runs enough for an interval."""
+    """Return whether any point of the new study has enough complete runs for an interval."""
     asked = {name_point(config) for config in now.configs()}
     complete = Counter(
         name_point(config)

@@ -16,11 +16,11 @@ from unet_scaling.format.record_lines import STARTUP_COLUMNS, Epoch, Probed
 from unet_scaling.format.run_state import RecordedRun
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 
-# Of steps, after the one that warms up: half a minute of waiting in all.
+# Seconds of steps after the first one, which warms up; the user waits for half a minute in all.
 PROBE_SECONDS = 20
-# A pass that only evaluates spares the backward pass, which computes twice what the forward pass does.
+# Evaluation has no backward pass, which computes twice as much as the forward pass.
 EVALUATION_SPEED = 3.0
-# Of [training]: they change how many steps there are, or what is learned, and not how long a step takes.
+# Keys of [training] that do not change how long a step takes.
 NOT_OF_A_STEP = {"epochs", "evaluate_every", "learning_rate", "rate_scaling", "schedule", "warmup_epochs"}
 
 
@@ -31,7 +31,7 @@ class KnownSeconds:
         self._known: dict[str, list[float]] = {}
 
     def learn(self, run: RecordedRun) -> None:
-        """Note how long a run took; one that is not complete tells nothing."""
+        """Note how long a run took, if it is complete."""
         if run.record and run.state.is_complete:
             self._known.setdefault(name_point(run.config), []).append(sum_seconds(run.record))
 
@@ -43,7 +43,8 @@ class KnownSeconds:
     def estimate(self, configs: Iterable[RunConfig], otherwise: float | None = None) -> float | None:
         """Return the seconds that these runs will take together; None where nothing is known.
 
-        A run whose point has no complete one takes the mean of the points that have, or else `otherwise`.
+        A run of a point without complete runs counts as the mean of the points that have some, or as
+        `otherwise`.
         """
         if self._known:
             otherwise = mean(map(median, self._known.values()))
@@ -53,7 +54,7 @@ class KnownSeconds:
 
 
 def sum_seconds(record: Record) -> float:
-    """Return the seconds of a run from the start of its processes, by its record."""
+    """Return the seconds of a run by its record: start, epochs, evaluations and saliency maps."""
     startup: Iterable[Sequence[float]] = (
         [getattr(record.startup, column) for column in STARTUP_COLUMNS] if record.startup else []
     )
@@ -77,9 +78,10 @@ def images_per_second(epochs: Iterable[Epoch]) -> float | None:
 
 
 def describe_lost_speed(runs: Iterable[RecordedRun]) -> Iterator[str]:
-    """Yield how much faster runs that average gradients would be if nothing was lost, by complete ones.
+    """Yield a line for each point: how much faster it would be without the time that averaging costs.
 
-    A worker that shares nothing takes as long for an image as one alone; each line names the point.
+    Only complete runs that average gradients count. Without averaging, a worker would take as long for an
+    image as one that trains alone.
     """
     alone: dict[str, list[float]] = {}
     together: dict[tuple[str, str], list[float]] = {}
@@ -105,7 +107,7 @@ def describe_lost_speed(runs: Iterable[RecordedRun]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class ProbedSpeed:
-    """What one worker without a framework did on this machine, with all images that its manifest lists."""
+    """The speed of one worker without a framework on this machine, and the images of the study."""
 
     config: RunConfig
     images: int
@@ -114,7 +116,7 @@ class ProbedSpeed:
     source: str
 
     def seconds(self, config: RunConfig) -> float | None:
-        """Return the seconds of a run whose workers lose no time to each other; None for other work."""
+        """Return the seconds of a run at perfect scaling; None where its steps are not those of the probe."""
         if _computes_otherwise(config) or _work_of_a_step(config) != _work_of_a_step(self.config):
             return None
         test = count_test_images(self.images, config.data.test_share)
@@ -126,20 +128,20 @@ class ProbedSpeed:
 
 
 def _computes_otherwise(config: RunConfig) -> bool:
-    """Return whether a run does not train the network of a probe, or more than that."""
+    """Return whether a run does something else than train the built-in network, which a probe times."""
     return config.has_own_task or config.is_emulated or config.is_explained
 
 
 def _work_of_a_step(config: RunConfig) -> tuple[object, ...]:
-    """Return what the seconds of an image depend on."""
+    """Return the options on which the seconds of a step depend."""
     return config.model, config.data, config.training.model_dump(exclude=NOT_OF_A_STEP)
 
 
 def run_probe(study: StudyConfig, cores: int, seconds: int = PROBE_SECONDS) -> ProbedSpeed:
     """Time some steps of the study's first configuration on this machine, in a process of its own.
 
-    What the process does besides its steps stands for a run's start. Raises UserError with its words where it
-    cannot, such as for images that were never checked.
+    The other seconds of that process are taken for the start of a run. Raises UserError where it fails, such
+    as for images that were never checked.
     """
     begin = time.monotonic()
     config = study.configs()[0]
@@ -168,7 +170,7 @@ def run_probe(study: StudyConfig, cores: int, seconds: int = PROBE_SECONDS) -> P
 def describe_estimate(
     configs: Sequence[RunConfig], known: KnownSeconds, probe: ProbedSpeed | None = None
 ) -> str:
-    """Return how long these runs take one after the other, and what tells it."""
+    """Return how long these runs take one after the other, as text, and what the estimate is based on."""
     measured = list(filter(None, map(known.get_median, configs)))
     others = [config for config in configs if not known.get_median(config)]
     probed = list(filter(None, map(probe.seconds, others))) if probe else []

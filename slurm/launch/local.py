@@ -38,14 +38,14 @@ COLUMNS = (
     BarColumn(bar_width=None),
     TextColumn("{task.fields[facts]}", markup=False),
 )
-# Epoch, steps done of it, and all its steps (unet_scaling/base/progress.py).
+# Three integers: the epoch, its steps done, and all its steps (unet_scaling/base/progress.py).
 STEPS_BYTES = 3 * 8
-# A log has a line of a run that lasts longer, and again after as long.
+# How often the progress of a run is written into a log.
 PIPE_SECONDS = 10.0
 
 
 class StudyProgress(ExitStack):
-    """The runs of a study as they are launched one after the other, on the console until it is left."""
+    """Show on a console how the runs of a study go, one after the other; a context manager."""
 
     def __init__(self, console: Console, known: KnownSeconds) -> None:
         super().__init__()
@@ -66,13 +66,13 @@ class StudyProgress(ExitStack):
         later: Sequence[RunConfig],
         again: bool = False,
     ) -> None:
-        """Show that a run, one of those counted, begins, perhaps once more; these later ones follow it."""
+        """Show that a run of `counted` begins, perhaps `again`, and that the runs in `later` follow it."""
         self._config = config
         self._later = later
         self._before, self._all = counted.index(config), len(counted)
         self._label = f"[{self._before + 1}/{self._all}] {config.run}{' again' if again else ''}"
         self._began = self._shown = time.monotonic()
-        # When a step was first seen to be done, and the last: the number of steps, and the time.
+        # The number of steps and the time when steps were first and last seen to be done.
         self._seen: list[tuple[int, float]] = []
         self.steps_file.write_bytes(bytes(STEPS_BYTES))
         self._line_is_open = not self._console.is_terminal
@@ -82,7 +82,7 @@ class StudyProgress(ExitStack):
             self.show()
 
     def show(self) -> None:
-        """Show the state anew; called about once a second, as each drawing takes time from the workers."""
+        """Show the progress; called about once a second, as drawing takes time from the workers."""
         epoch, done, steps = memoryview(self.steps_file.read_bytes()).cast("q")
         now = time.monotonic()
         taken = epoch * steps + done
@@ -119,7 +119,7 @@ class StudyProgress(ExitStack):
         self._console.print(prefix + text, markup=False)
 
     def _facts(self, epoch: int, done: int, steps: int, steps_left: int) -> str:
-        """Return epoch, step, speed, the time that has passed and that is left as text."""
+        """Return epoch, step, speed, and the time that has passed and is left, as text."""
         passed = duration(self._elapsed())
         if not steps:
             return f"starting for {passed}"
@@ -131,7 +131,7 @@ class StudyProgress(ExitStack):
             seconds = (until - since) / (last - first)
             images = self._config.images_per_step
             parts.append(f"{images / seconds:.1f} images/s")
-        # Steps do not tell how long the maps take that follow them.
+        # The duration of steps does not tell that of saliency maps, which follow them.
         own = None if self._config.is_explained or seconds is None else steps_left * seconds
         if own is None:
             whole = self._known.estimate([self._config])
@@ -159,9 +159,8 @@ def run_study(
 ) -> None:
     """Run what is not complete, one run after the other; raise UserError at the end where runs failed.
 
-    After each repeat its launches that were disturbed are made once more; `repeat_disturbed`: and at the end
-    those of all others.
-    A study whose repeats are "until ..." goes on with one more of each point, until it has enough.
+    Disturbed runs of a repeat are launched once more after it; with `repeat_disturbed` also those that were
+    complete before. A study with `until` gets one more repeat of each point until its intervals are narrow.
     Raises StudyStoppedError where the user stopped it.
     """
     cores = len(os.sched_getaffinity(0))
@@ -173,7 +172,7 @@ def run_study(
         console.print(f"{owns}; output in {folder.path}/*/{OUTPUT_NAME}")
         while block:
             LocalRuns(block, console, share, request).run_missing(repeat_disturbed, force)
-            # Of the first block only: else the same runs would be launched anew with each further one.
+            # Only with the first block, or these runs would be launched again with every further one.
             repeat_disturbed = False
             force = ()
             block = add_next_repeat(block, console)
@@ -192,7 +191,7 @@ class LocalRuns:
 
     def run_missing(self, repeat_disturbed: bool, force: Collection[str]) -> None:
         """Launch what is missing, then what was disturbed. Raises UserError where runs failed."""
-        # Nothing is written for a study that cannot start: its runs would stand in every report as waiting.
+        # Nothing is written for a study that cannot start: every later report would show its runs as waiting.
         require_ready(self.folder, in_launch_order(self.folder.study))
         configs = self.folder.prepare(self.console)
         missing = take_over(self.folder, configs, force)
@@ -203,7 +202,7 @@ class LocalRuns:
             say_whether_quiet(self.console)
         for config in complete:
             self.known.learn(self.folder.recorded(config))
-        # What is compared within a repeat stays together in time, and the repeats stay one after the other.
+        # Disturbed runs follow before the next repeat begins: runs that are compared stay close in time.
         later = missing
         for _, repeat in groupby(missing, key=lambda config: config.repeat):
             block = list(repeat)
@@ -221,9 +220,9 @@ class LocalRuns:
         later: Sequence[RunConfig],
         again: bool = False,
     ) -> None:
-        """Launch these of the counted runs, which `later` will follow.
+        """Launch these runs, which are among `counted`; those in `later` will follow them.
 
-        `again`: they are complete, and their records are set aside.
+        `again`: they are complete, and their records are set aside first.
         Raises StudyStoppedError as soon as the workers have saved, where the user asked to stop.
         """
         with StudyProgress(self.console, self.known) as progress:
@@ -245,7 +244,7 @@ class LocalRuns:
     def _run(self, config: RunConfig, progress: StudyProgress, again: bool) -> None:
         run_folder = self.folder.run_folder(config)
         begin = time.monotonic()
-        # Not before its turn: where the study is ended meanwhile, the others keep their complete records.
+        # Set aside only now: if the study is ended before, the complete record stays.
         if again:
             set_disturbed_aside(run_folder)
         elif self.folder.recorded(config).state.is_complete:  # forced
@@ -256,7 +255,7 @@ class LocalRuns:
         run = self.folder.recorded(config)
         self.known.learn(run)
         outcome = _outcome(run, time.monotonic() - begin)
-        # The record names the signal by which the workers were told.
+        # The record names the signal that passed the request on to the workers.
         progress.end(outcome.replace(f"asked to stop by {WORKER_SIGNAL.name}", "you asked to stop"))
 
     def _look(self, progress: StudyProgress, mpiexec: int, worker: Sequence[str]) -> None:
@@ -280,7 +279,7 @@ class LocalRuns:
             lines = [f"{run}: {state.state}: {state.reason}" for run, state in incomplete.items()]
             diverged = all(state.state == "diverged" for state in incomplete.values())
             cure = "mend what is said of them, and run the same command again"
-            if diverged:  # from the same seed a run takes the same steps
+            if diverged:  # the same seed gives the same steps
                 cure = (
                     "they would diverge again: lower training.learning_rate, or raise training.warmup_epochs"
                 )
@@ -313,7 +312,7 @@ def _outcome(run: RecordedRun, seconds: float) -> str:
 def plan_local_runs(
     folder: StudyFolder, console: Console, repeat_disturbed: bool = False, force: Collection[str] = ()
 ) -> tuple[list[RunConfig], KnownSeconds]:
-    """Return what would run here, and what complete runs tell of its time; start and write nothing.
+    """Return the runs that run_study would launch, and the seconds of complete ones; write nothing.
 
     Each record is read once, and none is kept. Raises UserError where the study could not start either.
     """
@@ -330,10 +329,10 @@ def plan_local_runs(
 
 
 def cores_per_worker(study: StudyConfig, cores: int) -> int:
-    """Return what the largest worker count leaves to each worker: equal at every count. Raises UserError.
+    """Return the cores of a worker, equal at every worker count: the largest one decides. Raises UserError.
 
-    Played runs have what so many real workers would, on whose threads sums are added in the same order, but
-    where the study sets training.cores_per_worker.
+    A played run has as many as each of the workers that it plays would have, so that threads add sums in the
+    same order, unless the study sets training.cores_per_worker.
     """
     largest = max(study.workers)
     if largest > cores:
@@ -357,7 +356,7 @@ def cores_per_worker(study: StudyConfig, cores: int) -> int:
 
 
 def require_ready(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:
-    """Raise UserError where Slurm may be at work on this study, or where every run would fail."""
+    """Raise UserError where jobs of this study may be queued or running, or where every run would fail."""
     study = folder.path
     submissions = read_submissions(study)
     jobs = set()
@@ -385,9 +384,9 @@ def require_ready(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:
 def take_over(
     folder: StudyFolder, configs: Sequence[RunConfig], force: Collection[str] = ()
 ) -> list[RunConfig]:
-    """Make these runs local ones and return those to launch: all that are incomplete or in `force`.
+    """Return the runs to launch here: those that are incomplete or in `force`.
 
-    Sets jobs of Slurm aside that are over: a later state would else be that of the former job.
+    Their former jobs, which have ended, are set aside: else they would decide the states of the runs.
     """
     missing = []
     for config in configs:

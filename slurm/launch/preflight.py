@@ -1,4 +1,4 @@
-"""Verify before anything is queued: images, environment, geometries that Slurm would refuse."""
+"""Verify images and environment before anything is launched, and tell what a study will cost and show."""
 
 import math
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ from unet_scaling.study.repeats import FEWEST_ADAPTIVE_REPEATS, FIXED_SIGNIFICAN
 
 MOST_COPIES_SHOWN = 3
 SALIENCY_PACKAGE = "xaitk-saliency"
-# Relative, of a launch, and of equal nodes: MLPerf's throughputs of a 3D U-Net vary by 0.3 to 4.6 %.
+# Relative variation between launches, and between equal nodes: in MLPerf's 3D U-Net 0.3 to 4.6 %.
 USUAL_NOISE = 0.02
 
 
 def check_inputs(configs: Sequence[RunConfig]) -> None:
-    """Raise UserError where a framework is not installed, images were never checked (65), or a profile lacks.
+    """Raise UserError where runs cannot start.
 
-    Torch has to be one of those allowed, and the profile by which emulated workers wait of the study's batch
-    and image size.
+    That is where a framework or the right torch is not installed, where images were never checked (65), or
+    where emulated workers have no profile of the study's batch and image size.
     """
     for framework in sorted({config.framework for config in configs}):
         option = f" --with {framework}" if framework in WRAPPERS else ""
@@ -61,7 +61,7 @@ def require_images(configs: Sequence[RunConfig]) -> None:
 
 
 def find_iou_warnings(configs: Sequence[RunConfig]) -> list[str]:
-    """Return why IoU will not be judged, or is too high; nothing of images that are not checked."""
+    """Return why IoU will not be judged, or will be too high; checked images only."""
     lines = []
     for (_, path), group in _configs_by_images(configs).items():
         pairs = read_manifest(path).pairs if path.is_file() else []
@@ -82,7 +82,7 @@ def find_iou_warnings(configs: Sequence[RunConfig]) -> list[str]:
 def explain_unjudged(configs: Sequence[RunConfig], train: int, test: int) -> list[str]:
     """Return why the score of runs with so many samples will not be judged, a line each, with the cure.
 
-    The most workers take the fewest steps. Runs that learn nothing have no score.
+    Only runs on the most workers count, as they take the fewest steps; runs that learn nothing have no score.
     """
     learning = [config for config in configs if config.training.epochs and not config.is_emulated]
     most = max((config.played_workers for config in learning), default=0)
@@ -123,7 +123,7 @@ def require_devices(study: StudyConfig, gpus: Gpus) -> None:
 
 
 def require_throughput(study: StudyConfig) -> None:
-    """Raise UserError where the study has runs that train and yet can have no throughput."""
+    """Raise UserError where runs train for one epoch alone, which warms up: they would have no throughput."""
     epochs = study.training.get("epochs")
     if epochs == 1 or (isinstance(epochs, list) and 1 in epochs):
         raise UserError(
@@ -152,21 +152,22 @@ def has_package(name: str) -> bool:
 
 
 def describe_limit(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> str:
-    """Return what these runs can cost at most, as text: their time limit on all their nodes."""
+    """Return as text the most node-hours that these runs can use: their time limit on all their nodes."""
     hours = limit_node_hours(cluster, configs, one_allocation)
     kind = "1 job for all runs" if one_allocation else f"{len(configs)} jobs"
     return f"{kind}, at most {hours:.1f} node-hours (limit {duration(cluster.limit_seconds)} each)"
 
 
 def describe_interval(study: StudyConfig) -> str:
-    """Return what it costs in precision that each run is a job on nodes of its own; empty of one framework.
+    """Return as text how much wider intervals are if each run is a job on nodes of its own.
 
-    By Student's t for the mean logarithm of the ratio over pairs, of launches and nodes that vary alike.
+    Computed by Student's t for the mean logarithm of the ratio over pairs, where launches and nodes vary
+    alike. Empty where there is no second framework or too few repeats.
     """
     repeats = study.repeats
     if len(study.frameworks) < 2 or not isinstance(repeats, int) or repeats < FEWEST_ADAPTIVE_REPEATS:
         return ""
-    # Only here: it takes long to import.
+    # Imported here, as it takes long.
     from scipy import special  # type: ignore[import-untyped]
 
     quantile = special.stdtrit(repeats - 1, 1 - FIXED_SIGNIFICANCE / 2)

@@ -1,4 +1,4 @@
-"""Processes on this machine: how workers are launched by mpiexec, how they stop, who else computes.
+"""Launch workers on this machine by mpiexec, stop them, and tell which other programs compute.
 
 The workers run in a session of their own, so that the terminal's Ctrl-C reaches this process alone: the first
 lets the workers save, a second one ends them at once.
@@ -29,7 +29,7 @@ from unet_scaling.format.disturbance import DISTURBED_SHARE
 from unet_scaling.group.identity import CORES_VARIABLE, FIRST_PORT, IDENTITY_VARIABLES, KEEP_MEMORY, PORTS
 from unet_scaling.group.watchdog import busy_seconds
 
-# Of mpiexec, and the command of a worker.
+# Called with the process id of mpiexec and the command of a worker.
 WhileRunning = Callable[[int, Sequence[str]], None]
 # Each look takes a little time from the workers.
 LOOK_SECONDS = 1.0
@@ -52,22 +52,22 @@ MPI_ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
 }
-# How variables begin that say on which hosts to start, and how: of resource managers and of launchers.
-# What tunes an MPI (FI_, UCX_, OMPI_MCA_btl, I_MPI_FABRICS) stays.
+# Prefixes of variables by which resource managers and launchers say where and how to start processes.
+# Variables that tune an MPI (FI_, UCX_, OMPI_MCA_btl, I_MPI_FABRICS) are kept.
 PLACE_VARIABLES = (
     "SLURM", "SRUN_", "SALLOC_", "SBATCH_", "PBS_", "LSB_", "LSF_", "SGE_", "PE_HOSTFILE", "OAR_",
     "COBALT_", "FLUX_", "LOADL_", "HYDRA_", "MPIEXEC_", "I_MPI_HYDRA_", "I_MPI_PERHOST", "I_MPI_JOB_",
     "I_MPI_PMI", "OMPI_MCA_plm", "OMPI_MCA_ras", "OMPI_MCA_rmaps", "PRTE_",
 )  # fmt: skip
-# Also the end of the terminal's connection.
+# SIGHUP: the terminal's connection has ended.
 STOP_REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Unlike SIGTERM, it leaves workers that still load their images as long as they need to reach a safe point.
+# Unlike SIGTERM, it does not end workers that still load their images.
 WORKER_SIGNAL = signal.SIGUSR2
 # `timeout` signals a process and then its group: two signals, one request.
 SAME_REQUEST_SECONDS = 0.3
 # The counters advance in ticks of 10 ms: 2 s show a share of 5 % on one core as 10 ticks.
 OBSERVED_SECONDS = 2.0
-# The warning names them in one line.
+# The most processes that the warning names, in one line.
 MOST_NAMED_PROCESSES = 3
 
 
@@ -121,7 +121,7 @@ def _wait(process: subprocess.Popen[bytes], worker: Sequence[str], look: WhileRu
 
 
 def _why_not_started(mpiexec: int) -> str:
-    """Return what mpiexec does instead of starting workers: often it waits for srun or ssh."""
+    """Return which programs mpiexec waits for instead of starting workers, often srun or ssh."""
     names = []
     for process in descendants(mpiexec):
         with suppress(psutil.Error):  # it has ended meanwhile
@@ -134,7 +134,7 @@ def _why_not_started(mpiexec: int) -> str:
 
 
 def _end_with(parent: int) -> None:
-    """Let the kernel end this process, soon mpiexec, when the launcher dies by whatever signal.
+    """Let the kernel end this process, which becomes mpiexec, when the launcher dies by whatever signal.
 
     mpiexec and its workers also hold the lock of the study (study_folder.py) until the last has ended.
     """
@@ -157,13 +157,13 @@ def mpiexec_program() -> str:
 def launch_environment() -> dict[str, str]:
     """Return the environment of mpiexec and its workers on this host, with a free port for their rendezvous.
 
-    Left out is what this shell holds of a job, a step or another launch.
+    Variables of a job, a step or another launch are left out.
     """
     foreign = (*IDENTITY_VARIABLES, *PLACE_VARIABLES)
     own = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "GLOO_SOCKET_IFNAME": "lo"}
     intel = {}
-    if has_package("impi-rt"):  # of the package index: it does not find itself, as a site's module would
+    if has_package("impi-rt"):  # the package does not set its own paths
         libraries = [f"{sys.prefix}/lib", *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         intel = {"I_MPI_ROOT": sys.prefix, "LD_LIBRARY_PATH": ":".join(libraries)}
     return KEEP_MEMORY | own | MPI_ENVIRONMENT | intel | rendezvous
@@ -184,7 +184,7 @@ def _free_port() -> int:
 
 
 class StopRequest:
-    """Whether the user asked to stop, and which workers have been told so."""
+    """The user's request to stop, and the workers that it was passed on to."""
 
     def __init__(self) -> None:
         self.received = False
@@ -232,7 +232,7 @@ def descendants(process: int) -> list[psutil.Process]:
 
 
 def worker_processes(mpiexec: int, command: Sequence[str]) -> list[psutil.Process]:
-    """Return the workers below mpiexec; what a worker forked has its command line, but is none."""
+    """Return the workers below mpiexec, not what they forked, which has the same command line."""
     workers: dict[int, psutil.Process] = {}
     for process in descendants(mpiexec):  # parents come first
         with suppress(psutil.Error):  # it has ended meanwhile

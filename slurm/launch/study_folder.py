@@ -1,13 +1,12 @@
-"""Make the run folders of a study, order its runs for the launch, and let one launcher at a time work on it.
+"""Make the run folders of a study, order its runs, lock it for one launcher, and cancel its submissions.
 
-A second launcher is kept out while one, or workers that it left, are at work: by flock, which workers
-inherit with the file. Where their launcher is killed, they hold it as long as they live. filelock does not
-offer that: it unlocks for all holders when it is left, and takes over the claim of a process that has died.
+The lock is an flock, which workers inherit with the open file: where a launcher is killed, its workers hold
+it until they end. filelock does not offer that: it unlocks for all holders when it is left, and takes over
+the claim of a process that has died.
 
-Submissions that are at work, perhaps for hours, are told that their study is cancelled: `cancel` leaves a new
-mark in the study folder before it ends any job. A submission knows the mark that it found when it began, and
-looks for another one before and after each job that it queues: whenever the two meet, either the submission
-sees the mark, or `cancel` sees the job.
+A submission may work for hours. `cancel` tells it to stop by a new mark in the study folder, written before
+any job is ended. The submission compares the mark with the one that it found as it began, before and after
+each job that it queues. So either the submission sees the mark, or `cancel` sees the job.
 """
 
 import fcntl
@@ -36,7 +35,7 @@ from unet_scaling.study import study_file
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.repeats import HISTORY_KEY, read_history
 
-# Below the folder of the study: run folders whose configuration was mended before anything was trained.
+# Below the folder of a study: run folders that were replaced before anything was trained in them.
 REPLACED_NAME = ".replaced"
 LOCK_NAME = ".lock"
 CLAIM_NAME = ".claim"
@@ -52,14 +51,14 @@ class StudyFolder:
 
     @cached_property
     def resolved(self) -> Path:
-        """Return the folder as jobs find it, wherever they start."""
+        """Return the whole path, for jobs that start elsewhere."""
         return self.path.resolve()
 
     def prepare(self, console: Console | None = None) -> list[RunConfig]:
         """Make the run folders that are missing; return all configurations in the order to launch them.
 
         A folder of another configuration with which nothing was trained is set aside, and the console told.
-        Raises UserError where something was, and changes no folder then.
+        Raises UserError, and changes no folder, where something was trained.
         """
         configs = self.require_same()
         for config in configs:
@@ -94,7 +93,7 @@ class StudyFolder:
         return recorded_run(self.run_folder(config), config).require_known_format()
 
     def all_recorded(self, configs: Sequence[RunConfig]) -> Iterator[RecordedRun]:
-        """Yield these runs, each as it is read, then those in the folder that are not among them."""
+        """Yield these runs with their records, then all others of the folder, reading one at a time."""
         names = {config.run for config in configs}
         yield from map(self.recorded, configs)
         for path in study_file.list_run_folders(self.path):
@@ -126,7 +125,7 @@ class StudyFolder:
         return configs
 
     def _difference(self, config: RunConfig) -> tuple[str, object, object] | None:
-        """Return the first key with another value in the run folder, that value and the one of the study."""
+        """Return the first key that differs, its value in the run folder, and its value in the study."""
         path = study_file.config_path(self.run_folder(config))
         recorded = study_file.read_config(path) if path.exists() else config
         if recorded == config:
@@ -138,7 +137,7 @@ class StudyFolder:
 
 
 def open_study_folder(path: Path, study: StudyConfig) -> StudyFolder:
-    """Return the folder of a study; one that was renamed keeps the name that its runs were made with."""
+    """Return the folder of a study. Where it was renamed, the study has the name of its recorded runs."""
     recorded = study_file.recorded_study(path)
     if recorded is not None and recorded.name != study.name:
         study = study.model_copy(update={"name": recorded.name})
@@ -152,9 +151,9 @@ def include_added_repeats(path: Path, study: StudyConfig) -> StudyConfig:
 
 
 def in_launch_order(study: StudyConfig) -> list[RunConfig]:
-    """Return all runs repeat by repeat; within a repeat shuffled, the same way each time, unless `listed`.
+    """Return all runs repeat by repeat, shuffled within each, the same way every time, unless `listed`.
 
-    A slow drift of the machine then affects all points alike.
+    So a slow drift of the machine affects all points alike.
     """
     configs = study.configs()
     if study.order == "listed":
@@ -168,9 +167,9 @@ def in_launch_order(study: StudyConfig) -> list[RunConfig]:
 
 
 def never_trained(folder: Path) -> bool:
-    """Return whether no attempt in this run folder trained an epoch or left a checkpoint, and none may yet.
+    """Return whether no attempt in this run folder trained an epoch or left a checkpoint, and no job may.
 
-    A job of Slurm that is not known to be over may.
+    A job may until it is known to be over.
     """
     records = [path for path in (*attempt_records(folder), folder / RECORD_NAME) if path.exists()]
     trained = any(each.epochs or each.results or each.damaged for each in map(read_record, records))
@@ -216,7 +215,7 @@ def locked(study: Path) -> Iterator[None]:
 
 @contextmanager
 def _claimed(claim: Path) -> Iterator[None]:
-    """Hold a file that only one process can create; it outlives a process that is killed."""
+    """Hold a file that only one process can create; it stays where the process is killed."""
     try:
         with claim.open("x") as file:
             file.write(f"process {os.getpid()} on {socket.gethostname()}")
@@ -249,7 +248,7 @@ def _holders(lock: Path) -> dict[int, str]:
 
 
 class CancelledError(UserError):
-    """The study was cancelled while a submission was at work on it. `left`: what that leaves to do, first."""
+    """The study was cancelled during a submission. `left`: a sentence on what is left to do."""
 
     def __init__(self, study: Path, left: str = "") -> None:
         super().__init__(
@@ -260,7 +259,7 @@ class CancelledError(UserError):
 
 
 class Cancellation:
-    """Whether a study is cancelled after this was made, as a submission of it begins."""
+    """Tell whether a study was cancelled since a submission began, at which this object is made."""
 
     def __init__(self, study: Path) -> None:
         self.study = study

@@ -25,12 +25,12 @@ WAITING_STATES = (
 RUNNING_STATES = (
     "RUNNING", "COMPLETING", "SUSPENDED", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING", "UPDATE_DB",
 )  # fmt: skip
-# Ended from outside: the same run may be submitted again as it is.
+# The job was ended from outside: the run can be submitted again unchanged.
 INTERRUPTED_STATES = (
     "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL",
 )  # fmt: skip
 OVER_STATES = (*INTERRUPTED_STATES, "COMPLETED", "FAILED", "CANCELLED", "OUT_OF_MEMORY")
-# In place of a state: the scheduler knows no such job; it did not answer, or not clearly.
+# In place of a state. GONE: the scheduler knows no such job. UNCLEAR: it did not answer, or not clearly.
 GONE = "GONE"
 UNCLEAR = "UNCLEAR"
 

@@ -2,7 +2,7 @@
 
 import re
 
-# What to do instead of setting an option, and the options that the submission sets so itself.
+# The options that the submission sets itself, by what to do instead.
 _CURES = {
     "use `account`": "account",
     "`repeats` of the study gives further launches": "array",
@@ -58,7 +58,7 @@ def check_option(option: str) -> str:
     if letter:
         own = LONG_NAMES.get(letter)
         is_flag = letter in SHORT_FLAGS or letter == "k"
-    else:  # of the names that this may be the beginning of, itself is the shortest
+    else:  # the shortest of the names that begin so
         own = min((name for name in OWN_OPTIONS if name.startswith(long)), key=len, default=None)
         is_flag = any(flag.startswith(long) for flag in FLAGS)
     if own is not None:

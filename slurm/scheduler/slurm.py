@@ -1,8 +1,8 @@
 """Call Slurm: the only place that does.
 
-Ids are given again where a controller lost its state, and every answer may be lost, late, cut, filtered or
-decorated. So: a job is gone only where Slurm says twice, asked for that very job, that there is none, and
-was refused only where Slurm says so and then knows no job of that name.
+A controller that lost its state gives ids again, and every answer may be lost, late, cut, filtered or
+decorated. So a job counts as gone only where Slurm, asked for that job, says twice that there is none; and as
+refused only where Slurm says so and then knows no job of that name.
 """
 
 import os
@@ -29,9 +29,9 @@ from unet_scaling.base.errors import UserError
 from unet_scaling.base.texts import retry
 from unet_scaling.group.identity import IDENTITY_VARIABLES
 
-# Options and filters of Slurm's commands, which a user's shell or an interactive job sets.
+# Variables that give options to Slurm's commands, set by a user's shell or an interactive job.
 OF_SLURM = re.compile(r"S(BATCH|LURMD?|RUN|ALLOC|QUEUE|ACCT(MGR)?|CANCEL|INFO|CONTROL|TAT|PRIO|HARE)_")
-# Beside IDENTITY_VARIABLES: how and on which cores to start, as another launch left it in the shell.
+# Variables beside IDENTITY_VARIABLES by which another launch says how and on which cores to start.
 OF_LAUNCHERS = re.compile(
     r"(GROUP_WORLD_SIZE|NODE_RANK)$|PET_|PMI\d_|PMIX_|PRTE_|ORTE_|OMPI_|HYDRA_|MPIR_LOCAL|MPIEXEC_"
     r"|I_MPI_(PIN|PMI|HYDRA|OFI_LIBRARY_INTERNAL_RANK)"
@@ -42,9 +42,9 @@ LIMITS = (
     "QOSMaxSubmitJob", "AssocMaxSubmitJob", "MaxSubmitJob", "AssocGrpSubmitJobs", "QOSGrpSubmitJobs",
     "sleeping and retrying", "job queue full", "resource temporarily unavailable",
 )  # fmt: skip
-# sbatch itself then tries again for two minutes.
+# sbatch prints this and tries again for two minutes; it is ended instead.
 WAITS_ITSELF = "sleeping and retrying"
-# After these nobody knows what Slurm has done (slurm_errno.c, and errno of sockets).
+# Errors after which Slurm may or may not have done what was asked (slurm_errno.c, and errno of sockets).
 LOST = re.compile(
     r"(?i)timed out|contact slurm|connection (failure|refused|reset)|communication|message (receive|send)|"
     r"unexpected message|zero bytes|not all data|standby|broken pipe|no route|unreachable|interrupted|"
@@ -54,10 +54,10 @@ LOST = re.compile(
 NO_SUCH_JOB = "Invalid job id specified"
 CALL_SECONDS = 60
 CALL_LOOK_SECONDS = 0.2
-# Longer together than Slurm's MessageTimeout of 10 s: an answer that was lost may still have queued the job.
+# Together longer than Slurm's MessageTimeout of 10 s: a request whose answer was lost may queue a job late.
 FIND_PAUSES_SECONDS = (2.0,) * 8
 STATE_PAUSES_SECONDS = (1.0, 2.0)
-# So often Slurm has to say that there is no such job, with a pause between.
+# How often Slurm has to say that there is no such job, with a pause between.
 LOOKS = 2
 SECOND_LOOK_SECONDS = 1.0
 # A controller that is restarted is away for some seconds.
@@ -74,7 +74,7 @@ class RefusedError(UserError):
 
 @dataclass(frozen=True)
 class Queue:
-    """The jobs of squeue's answer by their names; `whole`: as far as can be seen, nothing is missing."""
+    """The jobs of squeue's answer by name; `whole`: nothing of the answer seems to be missing."""
 
     jobs: dict[str, JobState]
     whole: bool
@@ -104,9 +104,9 @@ class Slurm:
     def submit(self, script: Path, token: str) -> str:
         """Queue the script and return the job's id.
 
-        After an answer that leaves open whether the job was queued, looks for a job of that name for
-        longer than an answer can be late, and takes it over; once also after a refusal. Raises RejectedError,
-        LimitError, or UnreachableError when it stays open.
+        Where the answer does not tell whether the job was queued, looks for a job of that name for longer
+        than it can be late, and takes it over; once also after a refusal. Raises RejectedError, LimitError,
+        or UnreachableError where it stays open.
         """
         try:
             answer = self.call(["sbatch", "--parsable", script.name], script.parent, WAITS_ITSELF)
@@ -163,7 +163,7 @@ class Slurm:
         return states
 
     def look_up(self, wanted: Mapping[str, str | None]) -> dict[str, JobState]:
-        """Return by name what Slurm says of each of these very jobs, whose ids are given where known.
+        """Return by name the state of each of these jobs, whose ids are given where known.
 
         GONE only where it says twice that there is none; UNCLEAR with the reason where it stays open.
         """
@@ -186,7 +186,7 @@ class Slurm:
         return found
 
     def _shown(self, token: str, job: str | None, is_absent: bool) -> JobState:
-        """Return what `scontrol show job` says; where the id is not known, that no whole queue has it."""
+        """Return the state by `scontrol show job`; without an id, by whether a whole queue lacks the job."""
         if job is None:
             return JobState(GONE) if is_absent else JobState(UNCLEAR, "the answer of squeue is cut")
         try:
@@ -204,7 +204,7 @@ class Slurm:
         retry(lambda: self.call(["scancel", f"--name={token}"]), STATE_PAUSES_SECONDS, UnreachableError)
 
     def environment(self, of_job: bool = False) -> dict[str, str]:
-        """Return what a call has, or a submission, which its job inherits: nothing that changes it."""
+        """Return the variables for a call of Slurm, or for a submission, whose job inherits them."""
         kept = (*KEPT_VARIABLES, *self.keep_variables)
 
         def is_dropped(name: str) -> bool:
@@ -260,8 +260,8 @@ def call_program(
 ) -> Printed:
     """Run a program; end it with all that it started after CALL_SECONDS, or once its errors hold `stop_at`.
 
-    It prints into memory, not pipes, which what it started could hold open. It is a session of its own: the
-    terminal's Ctrl-C does not end it in the midst of a submission.
+    It prints into memory: a pipe could be held open by what it started. It has a session of its own, so that
+    the terminal's Ctrl-C does not end it in the midst of a submission.
     """
     with os.fdopen(os.memfd_create("out"), "rb") as out, os.fdopen(os.memfd_create("error"), "rb") as error:
 
@@ -320,7 +320,7 @@ def read_queue(answer: str) -> Queue:
 def read_ended(answer: str) -> dict[str, JobState]:
     """Return by name the jobs that are over in lines `id|state|exit code|name` of sacct.
 
-    One that runs there may be one that slurmctld has lost.
+    A job that runs by sacct may be one that slurmctld has lost.
     """
     states = {}
     for line in _lines(answer):
@@ -348,7 +348,7 @@ def _is_limit(message: str) -> bool:
 
 
 def _why_failed(state: str, code: str) -> str:
-    """Return why a job FAILED, from sacct's `exit code:signal`; of other ends the state says it."""
+    """Return why a job FAILED, from sacct's `exit code:signal`; empty for other states."""
     exit_code, _, signal_number = code.partition(":")
     if state != "FAILED":
         return ""
@@ -356,6 +356,6 @@ def _why_failed(state: str, code: str) -> str:
 
 
 def _lines(answer: bytes | str) -> list[str]:
-    """Return the lines of an answer without colours, padding and what is no text."""
+    """Return the lines of an answer without colours, padding and control characters."""
     text = answer if isinstance(answer, str) else answer.decode(errors="replace")
     return [line.strip() for line in NOISE.sub("", text).splitlines() if line.strip()]

@@ -19,7 +19,7 @@ from unet_scaling.base.errors import EXIT_BUG, UserError
 from unet_scaling.base.machine import LINK_RATE_VARIABLE, SLOWED_VARIABLE
 from unet_scaling.emulation import processor_quota
 
-# A second on a quiet machine; two clusters that start together on a busy one take far longer.
+# A daemon starts in a second on a quiet machine, and far more slowly beside another cluster that starts.
 START_SECONDS = 60.0
 # slurmctld pings its nodes and sees them idle within seconds.
 IDLE_SECONDS = 60.0
@@ -363,7 +363,7 @@ def remove_groups(state: Path) -> None:
     def is_removed() -> bool:
         try:
             processor_quota.remove_group(folder)
-        except OSError:  # busy: a process has not left yet
+        except OSError:  # a process has not left yet
             return False
         return True
 

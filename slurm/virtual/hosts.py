@@ -27,8 +27,8 @@ ENTER_SECONDS = 0.001
 KILL_SECONDS = 10.0
 NAMESPACE_OPTIONS = {"net": "--net", "uts": "--uts", "ipc": "--ipc", "mount": "--mount"}
 BRIDGE_HOST = "switch"
-# Shared memory of its own, or MPI takes all hosts for one; /sys anew, or it shows the network of the machine.
-# The pins of all hosts are taken out of sight, or each host would keep the others alive.
+# MPI would take hosts with common shared memory for one; the machine's /sys shows the machine's network.
+# The pins of all hosts are unmounted here, or each host would keep the others alive.
 SET_UP_HOST = """
 hostname "$1"
 mount -t tmpfs tmpfs /dev/shm
@@ -38,7 +38,7 @@ mount -t sysfs sysfs /sys
 mount --rbind "$4" /sys/fs/cgroup
 umount --recursive --lazy "$3"
 """
-# Tried in throw-away namespaces: nothing of it outlives the program.
+# A trial of what hosts need, in namespaces that end with the program.
 TRIAL = """
 hostname trial
 mount -t sysfs sysfs /sys
@@ -51,9 +51,9 @@ tc qdisc add dev port0 root tbf rate 1gbit burst 256kb latency 50ms 2>/dev/null 
 NETWORKS = range(16)
 NETWORK_LOCK = Path("/run/virtual_cluster.network.lock")
 BITS_PER_UNIT = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-# Two of the kernel's largest segments.
+# Two of the kernel's largest segments of 64 KiB.
 SMALLEST_BURST_BYTES = 128 * 1024
-# Of a slowed link: a burst of two of these is 2 % of the reference network's gradients.
+# The largest segment on a slowed link: two of them are 2 % of the reference network's gradients.
 DILATED_SEGMENT_BYTES = 16 * 1024
 QUEUE_SECONDS = 0.05
 # What an interface of Linux queues by default (txqueuelen): 1000 frames.

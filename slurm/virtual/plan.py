@@ -17,15 +17,15 @@ from unet_scaling.base.texts import short_digest
 DEFAULT_STATE = Path("/run/virtual_cluster")
 DEVICE_FOLDER = "gpus"
 CONTROLLER = "controller"
-# Addresses of the last part of 10.77.x.y that are left for nodes.
+# The last part of 10.77.x.y is 1 to 200 for nodes.
 MOST_HOSTS = 200
-# Of one core: the kernel gives at least a millisecond of a processor, in at most a second.
+# The smallest quota of a processor that the kernel takes is a millisecond in a second.
 LARGEST_DILATION_FACTOR = 1000
-# A requeued job waits until its credential expires: this long, instead of Slurm's two minutes.
+# A requeued job waits until its credential expires. Slurm's default is two minutes.
 CREDENTIAL_SECONDS = 15
 # Slurm's own time from SIGTERM to SIGKILL, in which slowed workers save their state.
 KILL_WAIT_SECONDS = 30
-# What a node claims to have; nothing enforces it.
+# The memory that a node claims to have; nothing enforces it.
 MEMORY_MEGABYTES = 64000
 PURPOSES = {
     "up": "bring the cluster up and wait until every node is idle",
