@@ -19,13 +19,7 @@ from slurm.launch.preflight import (
     find_iou_warnings,
     limit_node_hours,
 )
-from slurm.launch.study_folder import (
-    Cancellation,
-    StudyFolder,
-    in_launch_order,
-    locked,
-    open_study_folder,
-)
+from slurm.launch.study_folder import Cancellation, StudyFolder, in_launch_order, locked, open_study_folder
 from slurm.render import SCRIPT_NAME, render_allocation_script, render_job_script, write_script
 from slurm.scheduler.protocol import LimitError, RejectedError, UnreachableError
 from unet_scaling.base.errors import EXIT_RESUME, EXIT_USAGE, UserError, required_module

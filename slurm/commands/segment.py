@@ -141,10 +141,7 @@ def _make_masks(
 
 
 def _through_slurm(
-    cluster: Cluster,
-    arguments: argparse.Namespace,
-    program: list[str],
-    show: Callable[[], None],
+    cluster: Cluster, arguments: argparse.Namespace, program: list[str], show: Callable[[], None]
 ) -> tuple[int, str]:
     """Run the program as a job; return its exit code, and a text with its end and all that it printed."""
     folder = new_job_folder(arguments.output.resolve() / masks.JOBS_FOLDER)

@@ -14,20 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm.commands.options import add_submitted_study, find_submitted_study, new_console
+from slurm.launch.estimate import images_per_second
 from slurm.launch.study_folder import is_at_work
 from slurm.states import RunStatus, read_statuses
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.texts import LAUNCH_HINT, called, clean, count
 from unet_scaling.format.record import RECORD_NAME
-from unet_scaling.format.record_lines import Epoch
 from unet_scaling.format.run_state import ACTIVE, RecordedRun, State
-from unet_scaling.study.study_file import (
-    config_path,
-    list_run_folders,
-    read_config,
-    recorded_study,
-)
+from unet_scaling.study.study_file import config_path, list_run_folders, read_config, recorded_study
 
 REFRESH_SECONDS = 10
 # In a narrower terminal a table of all columns would break the names of runs.
@@ -115,16 +110,10 @@ def _row(status: RunStatus, surplus: bool) -> StatusRow:
         hosts=" ".join(sorted({worker.host for worker in header.workers})) if header else "",
         epochs_done=len(record.epochs) if record else 0,
         epochs=config.training.epochs,
-        images_per_second=_speed(record.epochs) if record else None,
+        images_per_second=images_per_second(record.epochs, also_warmup=True) if record else None,
         expected_end=_expected_end(status.run) if status.state.state == "running" else None,
         surplus=surplus,
     )
-
-
-def _speed(epochs: Sequence[Epoch]) -> float | None:
-    counted = [epoch for epoch in epochs if not epoch.warmup] or epochs
-    seconds = sum(epoch.seconds for epoch in counted)
-    return sum(epoch.images for epoch in counted) / seconds if seconds else None
 
 
 def _expected_end(run: RecordedRun) -> str | None:

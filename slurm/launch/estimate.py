@@ -70,9 +70,12 @@ def name_point(config: RunConfig) -> str:
     return config.run.removesuffix(f"-r{config.repeat}")
 
 
-def images_per_second(epochs: Iterable[Epoch]) -> float | None:
-    """Return the throughput of the epochs after the warm-up; None where there are none."""
-    timed = [epoch for epoch in epochs if not epoch.warmup]
+def images_per_second(epochs: Sequence[Epoch], also_warmup: bool = False) -> float | None:
+    """Return the throughput of the epochs after the warm-up; None where there are none.
+
+    `also_warmup`: where there are none, return that of the warm-up.
+    """
+    timed = [epoch for epoch in epochs if not epoch.warmup] or (epochs if also_warmup else [])
     seconds = sum(epoch.seconds for epoch in timed)
     return sum(epoch.images for epoch in timed) / seconds if seconds else None
 

@@ -60,11 +60,7 @@ class StudyProgress(ExitStack):
             self.callback(self._bar.stop)
 
     def begin(
-        self,
-        config: RunConfig,
-        counted: Sequence[RunConfig],
-        later: Sequence[RunConfig],
-        again: bool = False,
+        self, config: RunConfig, counted: Sequence[RunConfig], later: Sequence[RunConfig], again: bool = False
     ) -> None:
         """Show that a run of `counted` begins, perhaps `again`, and that the runs in `later` follow it."""
         self._config = config
