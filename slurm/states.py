@@ -141,7 +141,7 @@ class KnownJobs:
             self._jobs |= {token: ended[token] for token in absent if token in ended}
         self._live = {get_run_part(name): job for name, job in self._jobs.items() if not is_over(job.state)}
 
-    def of(self, submission: Submission) -> JobState | None:
+    def find(self, submission: Submission) -> JobState | None:
         """Return the state of the job, or of a live one of the same run; None where it must be looked up."""
         job = self._jobs.get(submission.token)
         if job is None or is_over(job.state) or job.state == GONE:
@@ -183,12 +183,12 @@ def read_statuses(configs: Mapping[Path, RunConfig], again: Collection[str] = ()
         return runs[folder].state
 
     certain = {folder for folder, config in configs.items() if config.run in again}
-    for folder, state, job in judge_runs(submissions, certain, read):
+    for folder, state, job in find_states(submissions, certain, read):
         yield RunStatus(runs.pop(folder), submissions[folder], state, job)
         runs.clear()
 
 
-def judge_runs(
+def find_states(
     submissions: Mapping[Path, Submission | None],
     certain: Collection[Path] = (),
     read: Callable[[Path], RunState] = run_state,
@@ -201,7 +201,7 @@ def judge_runs(
     doubtful: dict[Path, Submission] = {}
     for folder, submission in submissions.items():
         recorded = read(folder)
-        job = jobs.of(submission) if submission else None
+        job = jobs.find(submission) if submission else None
         # A job that the queue does not list may have ended, or the answer lacks it: ask for it by itself.
         is_open = folder in certain or recorded.state not in ("complete", "diverged")
         if submission and job is None and submission.status in ("asking", "queued") and is_open:
@@ -210,7 +210,7 @@ def judge_runs(
             yield folder, _state(folder, recorded, submission, job), job
     jobs.look_up(doubtful.values())
     for folder, submission in doubtful.items():
-        job = jobs.of(submission)
+        job = jobs.find(submission)
         yield folder, _state(folder, read(folder), submission, job), job
 
 

@@ -289,7 +289,7 @@ class Submitter:
     def _require_affordable(self, configs: Sequence[RunConfig], every: Sequence[RunConfig]) -> None:
         """Print what these runs may cost; raise UserError where that is more than the budget."""
         known = KnownSeconds()
-        for run in self.folder.all_recorded(every):
+        for run in self.folder.read_runs(every):
             known.learn(run)
         self._print(describe_limit(self.cluster, configs, self.one_allocation))
         self._print(describe_estimate(configs, known))

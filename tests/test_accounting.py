@@ -169,6 +169,6 @@ def state_of(name: str, job: str) -> str:
     submission = noted(name, job)
     known = KnownJobs([submission])
     known.look_up([submission])
-    answer = known.of(submission)
+    answer = known.find(submission)
     assert answer
     return answer.state

@@ -34,7 +34,7 @@ def complete_runs(folder: Path, study: StudyConfig, workers: tuple[int, ...]) ->
     for each in study.configs():
         if each.workers in workers:
             write_record(make_run(folder / each.run, each), each)
-    for run in StudyFolder(folder, study).all_recorded(study.configs()):
+    for run in StudyFolder(folder, study).read_runs(study.configs()):
         known.learn(run)
     return known
 
@@ -52,7 +52,7 @@ def test_a_measured_point_takes_what_its_runs_took_and_a_probe_tells_the_others(
     every = four.training.evaluate_every
     evaluations = 1 + (2 // every if every else 0)
     seconds = 5 + (10 * 3 + 2 * evaluations / 3) / 10 / 4
-    assert probe.seconds(four) == pytest.approx(seconds)
+    assert probe.estimate(four) == pytest.approx(seconds)
     told = describe_estimate([alone, four], known, probe)
     assert told.startswith(f"2 runs: at least {taken + seconds:.0f} s by the complete runs ")
     assert describe_estimate([alone, four], known).endswith("; not known for 1 more of other points")
@@ -65,9 +65,9 @@ def test_a_probe_tells_nothing_of_another_network_other_images_or_batches(study:
     others = {"model": {"width": 4}, "data": {"image_height": 64}, "training": {"batch_per_worker": 3}}
     for table, changes in others.items():
         other = config.model_copy(update={table: getattr(config, table).model_copy(update=changes)})
-        assert probe.seconds(other) is None
+        assert probe.estimate(other) is None
     rate = config.training.model_copy(update={"rate_scaling": "none", "learning_rate": 0.5})
-    assert probe.seconds(config.model_copy(update={"training": rate})) == probe.seconds(config)
+    assert probe.estimate(config.model_copy(update={"training": rate})) == probe.estimate(config)
     explained = study.model_copy(update={"saliency": {"method": "rise"}})
     with pytest.raises(UserError, match="told by complete runs alone"):
         run_probe(explained, 1)

@@ -70,7 +70,7 @@ class Launched:
     def launch(self) -> None:
         """Write the record of every run that is missing."""
         for config in self.folder.prepare():
-            if not self.folder.recorded(config).state.is_complete:
+            if not self.folder.read_run(config).state.is_complete:
                 write_record(self.folder.run_folder(config), config, images_per_second=self._speed(config))
 
     def go_on(self) -> bool:

@@ -72,7 +72,7 @@ def test_the_seconds_of_maps_count_and_a_probe_does_not_tell_them(tmp_path: Path
     made = record.saliency.seconds + record.saliency.check_seconds
     assert sum_seconds(record) == pytest.approx(made + sum_seconds(replace(record, saliency=None)))
     config = read_config(config_path(run))
-    assert ProbedSpeed(config, 10, 1.0, 1.0, "a probe").seconds(config) is None
+    assert ProbedSpeed(config, 10, 1.0, 1.0, "a probe").estimate(config) is None
 
 
 def test_a_run_made_anew_keeps_its_maps_under_the_name_of_its_record(tmp_path: Path) -> None:

@@ -194,6 +194,6 @@ def test_a_silent_slurm_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Slurm, "queue", silent)
     submission = Submission(token="study.run.1", attempts=1, status="queued", job="7")
-    job = KnownJobs([submission]).of(submission)
+    job = KnownJobs([submission]).find(submission)
     assert job == JobState(UNCLEAR, "Slurm does not answer: Connection refused")
     assert combine(RunState("failed", "killed"), submission, job).state == "unknown"

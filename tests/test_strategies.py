@@ -168,7 +168,7 @@ def test_a_strategy_is_called_faster_only_where_its_score_is_not_inferior(tmp_pa
     assert report_of(tmp_path / "alone").report.strategies.empty
     study = recorded_study(tmp_path / "slow")
     assert study is not None
-    runs = map(StudyFolder(tmp_path / "slow", study).recorded, study.configs())
+    runs = map(StudyFolder(tmp_path / "slow", study).read_run, study.configs())
     assert [*describe_lost_speed(runs)] == [
         f"{name}-w02-synchronise_every=1: about 10 % faster if nothing was lost against 1 worker (10 to "
         f"{most} % by single runs, of 5): a strategy may gain that at most"

@@ -262,7 +262,7 @@ def test_criteria_may_be_named_for_any_score(tmp_path: Path) -> None:
 def test_no_tool_of_the_built_in_task_is_offered(tmp_path: Path) -> None:
     """The probe times steps of the built-in network, the profiler its images."""
     config = points_config(tmp_path)
-    assert ProbedSpeed(config, 10, 1.0, 1.0, "a probe").seconds(config) is None
+    assert ProbedSpeed(config, 10, 1.0, 1.0, "a probe").estimate(config) is None
     with pytest.raises(UserError, match=r"^task\.file: "), open_subject(read_study(write_study(tmp_path)), 8):
         pass
     for repeat in (1, 2, 3):

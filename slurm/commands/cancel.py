@@ -8,7 +8,7 @@ from rich.console import Console
 from slurm.commands.options import add_submitted_study, find_submitted_study, new_console
 from slurm.launch.study_folder import mark_cancelled
 from slurm.scheduler.protocol import GONE, UNCLEAR, UnreachableError, is_over
-from slurm.states import Submission, judge_runs, read_submissions
+from slurm.states import Submission, find_states, read_submissions
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import UserError
 from unet_scaling.format.run_state import ACTIVE
@@ -67,7 +67,7 @@ def _live_jobs(folder: Path) -> dict[str, tuple[Submission, str]]:
     """Return by name the submission and id, if known, of each job that may live and was not told to end."""
     submissions = read_submissions(folder)
     live = {}
-    for run_folder, state, job in judge_runs(submissions):
+    for run_folder, state, job in find_states(submissions):
         submission = submissions[run_folder]
         if submission is None or job is None or is_over(job.state) or job.state in (GONE, "COMPLETING"):
             continue

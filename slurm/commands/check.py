@@ -81,7 +81,7 @@ def check_study(arguments: argparse.Namespace) -> bool:
     print("".join(f"{warning}\n" for warning in dict.fromkeys(warnings)), end="", flush=True)
     if not all(config.strategy.averages_gradients for config in configs):
         runs = open_study_folder(logs_folder() / study.name, study)
-        for line in describe_lost_speed(map(runs.recorded, configs)):
+        for line in describe_lost_speed(map(runs.read_run, configs)):
             print(line, flush=True)
     if cluster is None and not arguments.only_files:
         try:

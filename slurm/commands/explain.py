@@ -5,18 +5,12 @@ unet-scaling explain training                all keys of a table
 unet-scaling explain                         all keys
 """
 
-import difflib
-
 from slurm.reference import FileKind, file_kinds
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import UserError
+from unet_scaling.base.texts import did_you_mean
 from unet_scaling.base.validation import Key
 from unet_scaling.study.options import CRITERIA_OF_OWN_TASK
-
-# How many similar keys are named for an unknown one.
-MOST_NEAR_KEYS = 4
-# How similar they have to be, from 0 to 1.
-NEAR_RATIO = 0.7
 
 
 def main() -> None:
@@ -37,9 +31,8 @@ def explanation(name: str) -> str:
     entries = [_entry(kind, key) for kind, key in _all_keys() if name in (key.dotted, key.name)]
     lists = [_list(kind, name) for kind in file_kinds() if name and name in kind.tables()]
     if not entries and not lists:
-        near = difflib.get_close_matches(name, known_words(), n=MOST_NEAR_KEYS, cutoff=NEAR_RATIO)
-        hint = f"did you mean {' or '.join(near)}?" if near else "unet-scaling explain lists them all"
-        raise UserError(f"{name!r} is no key of a study or cluster file; {hint}")
+        hint = did_you_mean(name, known_words()) or "unet-scaling explain lists them all"
+        raise UserError(f"{name!r} is no key of a study or cluster file; {hint.strip()}")
     return "\n\n".join(lists + entries)
 
 

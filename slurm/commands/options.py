@@ -1,7 +1,6 @@
 """Options that the commands on studies share, and what they name: a study, its folder, a console."""
 
 import argparse
-import difflib
 import sys
 from pathlib import Path
 
@@ -82,8 +81,8 @@ def find_study_folder(arguments: argparse.Namespace, console: Console) -> StudyF
     known = folder.study.run_names() if arguments.force else []  # including added repeats
     for run in arguments.force:
         if run not in known:
-            near = ", ".join(difflib.get_close_matches(run, known, n=3, cutoff=0) or known[:3])
-            raise UserError(f"--force {run}: study {study.name} has no such run; it has {near}, ...")
+            hint = did_you_mean(run, known) or f"it has {known[0]}, ..."
+            raise UserError(f"--force {run}: study {study.name} has no such run; {hint.strip()}")
     if folder.study.name != study.name:
         console.print(f"{folder.path} was renamed: its runs go on as those of study {folder.study.name}")
     return folder

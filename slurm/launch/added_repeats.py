@@ -105,10 +105,10 @@ def _has_results(folder: StudyFolder, now: StudyConfig) -> bool:
     complete = Counter(
         name_point(config)
         for config in folder.study.configs()
-        if name_point(config) in asked and folder.recorded(config).state.is_complete
+        if name_point(config) in asked and folder.read_run(config).state.is_complete
     )
     return max(complete.values(), default=0) >= FEWEST_ADAPTIVE_REPEATS
 
 
 def _is_complete(folder: StudyFolder) -> bool:
-    return all(folder.recorded(config).state.is_complete for config in folder.study.configs())
+    return all(folder.read_run(config).state.is_complete for config in folder.study.configs())

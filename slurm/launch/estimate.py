@@ -118,7 +118,7 @@ class ProbedSpeed:
     startup_seconds: float
     source: str
 
-    def seconds(self, config: RunConfig) -> float | None:
+    def estimate(self, config: RunConfig) -> float | None:
         """Return the seconds of a run at perfect scaling; None where its steps are not those of the probe."""
         if _computes_otherwise(config) or _work_of_a_step(config) != _work_of_a_step(self.config):
             return None
@@ -176,7 +176,7 @@ def describe_estimate(
     """Return how long these runs take one after the other, as text, and what the estimate is based on."""
     measured = list(filter(None, map(known.get_median, configs)))
     others = [config for config in configs if not known.get_median(config)]
-    probed = list(filter(None, map(probe.seconds, others))) if probe else []
+    probed = list(filter(None, map(probe.estimate, others))) if probe else []
     if not measured and not probed:
         return "duration unknown: no run of these points is complete"
     about, sources = "about", []

@@ -23,7 +23,7 @@ from slurm.launch.estimate import KnownSeconds, images_per_second
 from slurm.launch.preflight import check_inputs, require_images
 from slurm.launch.processes import WORKER_SIGNAL, StopRequest, launch, say_whether_quiet, stop_requests
 from slurm.launch.study_folder import StudyFolder, in_launch_order, locked
-from slurm.states import judge_runs, read_submissions
+from slurm.states import find_states, read_submissions
 from unet_scaling.base.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_RESUME, UserError
 from unet_scaling.base.texts import CALLED, called, duration, score_title
 from unet_scaling.format.record import set_launch_aside
@@ -197,7 +197,7 @@ class LocalRuns:
         if missing or repeat_disturbed:
             say_whether_quiet(self.console)
         for config in complete:
-            self.known.learn(self.folder.recorded(config))
+            self.known.learn(self.folder.read_run(config))
         # Disturbed runs follow before the next repeat begins: runs that are compared stay close in time.
         later = missing
         for _, repeat in groupby(missing, key=lambda config: config.repeat):
@@ -233,7 +233,7 @@ class LocalRuns:
     ) -> None:
         """Launch those of these runs again that were disturbed."""
         disturbed = [
-            config for config in configs if is_to_be_repeated(self.folder.recorded(config), self.console)
+            config for config in configs if is_to_be_repeated(self.folder.read_run(config), self.console)
         ]
         self._run_all(disturbed, counted, later, again=True)
 
@@ -243,12 +243,12 @@ class LocalRuns:
         # Set aside only now: if the study is ended before, the complete record stays.
         if again:
             set_disturbed_aside(run_folder)
-        elif self.folder.recorded(config).state.is_complete:  # forced
+        elif self.folder.read_run(config).state.is_complete:  # forced
             set_launch_aside(run_folder)
         program = [str(training_script(config.framework)), str(run_folder)]
         look = partial(self._look, progress)
         launch(program, config.workers, run_folder / OUTPUT_NAME, self.cores_each, look, progress.steps_file)
-        run = self.folder.recorded(config)
+        run = self.folder.read_run(config)
         self.known.learn(run)
         outcome = _outcome(run, time.monotonic() - begin)
         # The record names the signal that passed the request on to the workers.
@@ -269,7 +269,7 @@ class LocalRuns:
             raise StudyStoppedError(f"stopped; run the same command to go on: {again}", EXIT_RESUME)
 
     def _require_all_complete(self, configs: Sequence[RunConfig]) -> None:
-        states = {config.run: self.folder.recorded(config).state for config in configs}
+        states = {config.run: self.folder.read_run(config).state for config in configs}
         incomplete = {run: state for run, state in states.items() if not state.is_complete}
         if incomplete:
             lines = [f"{run}: {state.state}: {state.reason}" for run, state in incomplete.items()]
@@ -316,7 +316,7 @@ def plan_local_runs(
     require_ready(folder, configs)
     wanted = {config.run: config for config in configs}
     known = KnownSeconds()
-    for run in folder.all_recorded(configs):
+    for run in folder.read_runs(configs):
         known.learn(run)
         is_kept = run.state.is_complete and run.config.run not in force
         if is_kept and not (repeat_disturbed and is_to_be_repeated(run, console)):
@@ -357,7 +357,7 @@ def require_ready(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:
     submissions = read_submissions(study)
     jobs = set()
     doubt = ""
-    for run_folder, state, _ in judge_runs(submissions):
+    for run_folder, state, _ in find_states(submissions):
         submission = submissions[run_folder]
         if submission and state.state in ACTIVE:
             jobs.add(submission.job or submission.token)
@@ -386,7 +386,7 @@ def take_over(
     """
     missing = []
     for config in configs:
-        if config.run not in force and folder.recorded(config).state.is_complete:
+        if config.run not in force and folder.read_run(config).state.is_complete:
             continue
         missing.append(config)
         run_folder = folder.run_folder(config)

@@ -24,7 +24,7 @@ from uuid import uuid4
 from rich.console import Console
 
 from slurm.scheduler.protocol import Scheduler, UnreachableError
-from slurm.states import judge_runs, read_submission
+from slurm.states import find_states, read_submission
 from unet_scaling.base.errors import EXIT_RESUME, UserError
 from unet_scaling.base.files import open_to_append, write_atomically, write_json_with_checksum
 from unet_scaling.base.texts import CALLED
@@ -88,14 +88,14 @@ class StudyFolder:
     def run_folder(self, config: RunConfig) -> Path:
         return self.path / config.run
 
-    def recorded(self, config: RunConfig) -> RecordedRun:
+    def read_run(self, config: RunConfig) -> RecordedRun:
         """Read the record of a run and the state that it shows."""
         return recorded_run(self.run_folder(config), config).require_known_format()
 
-    def all_recorded(self, configs: Sequence[RunConfig]) -> Iterator[RecordedRun]:
+    def read_runs(self, configs: Sequence[RunConfig]) -> Iterator[RecordedRun]:
         """Yield these runs with their records, then all others of the folder, reading one at a time."""
         names = {config.run for config in configs}
-        yield from map(self.recorded, configs)
+        yield from map(self.read_run, configs)
         for path in study_file.list_run_folders(self.path):
             if path.name not in names:
                 yield recorded_run(path, study_file.read_config(study_file.config_path(path)))
@@ -176,7 +176,7 @@ def never_trained(folder: Path) -> bool:
     if trained or any(folder.glob(study_file.CHECKPOINTS)):
         return False
     submission = read_submission(folder)
-    states = judge_runs({folder: submission}) if submission else ()
+    states = find_states({folder: submission}) if submission else ()
     return not any(state.state in ACTIVE for _, state, _ in states)
 
 
