@@ -9,7 +9,7 @@ A further scheduler also needs what other files know of Slurm alone:
   SLURM_RESTART_COUNT of unet_scaling/run/run_claim.py, by which an attempt is known
 - slurm/templates/header.jinja: SLURM_JOB_END_TIME, without which the limit counts from the job's start
 - slurm/commands/new.py: without an answer of sinfo it writes no cluster file
-- hints of messages that name squeue or scancel
+- messages that say Slurm, squeue or scancel
 """
 
 from collections.abc import Iterable, Mapping

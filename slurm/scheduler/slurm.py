@@ -82,18 +82,16 @@ class Queue:
 
 @dataclass(frozen=True)
 class Slurm:
-    """The Slurm of this machine, or the cluster that it names; `keep_variables`: what its commands need."""
+    """The Slurm of this machine, or the cluster that it names. What its methods promise: see `Scheduler`."""
 
     cluster_name: str | None = None
     keep_variables: tuple[str, ...] = ()
 
     @staticmethod
     def check_option(option: str) -> str:
-        """Return an option of sbatch; raises ValueError where it is none, or one that the submission sets."""
         return sbatch_options.check_option(option)
 
     def try_out(self, script: Path) -> None:
-        """Ask whether Slurm would take this script, now or later. Raises RejectedError, UnreachableError."""
         command = ["sbatch", "--test-only", script.name]
         try:
             retry(lambda: self.call(command, script.parent), STATE_PAUSES_SECONDS, UnreachableError)
@@ -105,8 +103,7 @@ class Slurm:
         """Queue the script and return the job's id.
 
         Where the answer does not tell whether the job was queued, looks for a job of that name for longer
-        than it can be late, and takes it over; once also after a refusal. Raises RejectedError, LimitError,
-        or UnreachableError where it stays open.
+        than it can be late, and takes it over; once also after a refusal.
         """
         try:
             answer = self.call(["sbatch", "--parsable", script.name], script.parent, WAITS_ITSELF)
@@ -163,10 +160,7 @@ class Slurm:
         return states
 
     def look_up(self, wanted: Mapping[str, str | None]) -> dict[str, JobState]:
-        """Return by name the state of each of these jobs, whose ids are given where known.
-
-        GONE only where it says twice that there is none; UNCLEAR with the reason where it stays open.
-        """
+        """Return by name the state of each of these jobs: GONE where Slurm says twice that there is none."""
         found: dict[str, JobState] = {}
         open_still = dict(wanted)
         for look in range(LOOKS):
@@ -177,9 +171,8 @@ class Slurm:
                 for token, job in open_still.items():
                     found[token] = queue.jobs.get(token) or self._shown(token, job, queue.whole)
             except UnreachableError as error:
-                return dict.fromkeys(open_still, JobState(UNCLEAR, f"Slurm does not answer: {error}")) | {
-                    token: found[token] for token in wanted if token not in open_still
-                }
+                unclear = JobState(UNCLEAR, f"Slurm does not answer: {error}")
+                return found | dict.fromkeys(open_still, unclear)
             open_still = {token: job for token, job in open_still.items() if found[token].state == GONE}
             if not open_still:
                 break
@@ -195,12 +188,10 @@ class Slurm:
             return JobState(GONE if NO_SUCH_JOB in str(error) else UNCLEAR, str(error))
 
     def requeue(self, job: str) -> None:
-        """Let Slurm start this job again. Raises UserError where it refuses, or UnreachableError."""
         command = ["scontrol", "requeue", job]
         retry(lambda: self.call(command), REQUEUE_PAUSES_SECONDS, UnreachableError)
 
     def cancel(self, token: str) -> None:
-        """Cancel the job of this name, if there is one. Raises UnreachableError or UserError."""
         retry(lambda: self.call(["scancel", f"--name={token}"]), STATE_PAUSES_SECONDS, UnreachableError)
 
     def environment(self, of_job: bool = False) -> dict[str, str]:
@@ -214,12 +205,10 @@ class Slurm:
         return {name: text for name, text in os.environ.items() if name in kept or not is_dropped(name)}
 
     def dropped_variables(self) -> list[str]:
-        """Return the names that no job inherits, to be shown to the user."""
         return sorted(set(os.environ) - set(self.environment(of_job=True)))
 
     @staticmethod
     def this_job() -> tuple[str, int]:
-        """Return the id of the job that this process belongs to, and how often it was started again."""
         return os.environ.get("SLURM_JOB_ID", ""), int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
     def nodes(self, columns: str) -> str:
