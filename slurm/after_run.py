@@ -121,7 +121,7 @@ def is_to_be_repeated(run: RecordedRun, console: Console) -> bool:
         outcome = f"will be launched again; its record is kept as {DISTURBED_RECORDS}"
     else:
         outcome = "disturbed again and again; it stays as it is, and the report says so"
-    console.print(f"{run.config.run}: {reason}; {outcome}", markup=False)
+    console.print(f"{run.config.run}: {reason}; {outcome}")
     return repeated
 
 

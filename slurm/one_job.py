@@ -46,7 +46,7 @@ def run_as_job(
     path = write_script(folder, render_program_script(once, workers, program, folder, token))
     try:
         job = scheduler.submit(path, token)
-        console.print(f"{name}: job {job}, {workers} workers; output in {folder}/{OUTPUT_NAME}", markup=False)
+        console.print(f"{name}: job {job}, {workers} workers; output in {folder}/{OUTPUT_NAME}")
         begin = time.monotonic()
         while True:
             state = scheduler.look_up({token: job})[token]

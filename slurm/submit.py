@@ -67,7 +67,7 @@ class BatchJob:
         scheduler = self.cluster.get_scheduler()
 
         def announce(error: LimitError, pause: float) -> None:
-            console.print(f"{self.label}: {error}; next try in {pause:.0f} s", markup=False, soft_wrap=True)
+            console.print(f"{self.label}: {error}; next try in {pause:.0f} s", soft_wrap=True)
 
         def ask() -> str:
             cancellation.require_none()
@@ -87,7 +87,7 @@ class BatchJob:
 
         job = retry(ask, _pauses(limit_wait_seconds), LimitError, announce=announce)
         self.note("queued", job=job)
-        console.print(f"{self.label}: job {job}", markup=False)
+        console.print(f"{self.label}: job {job}")
         cancellation.take_back(scheduler, self.token, job)
 
     def note(self, answer: states.SubmissionStatus, *, job: str | None = None, reason: str = "") -> None:
@@ -163,18 +163,18 @@ class Submitter:
             for config in shown:
                 self._show(self.folder.run_folder(config), self._render_job_script(config, DRY_RUN_TOKEN))
             if shown != configs:
-                self._print(f"and {len(configs) - len(shown)} more scripts: --verbose prints all")
+                self.console.print(f"and {len(configs) - len(shown)} more scripts: --verbose prints all")
         if self.cluster.doctor:
-            self._print("before a study's first job, one of half a minute tries the launch (doctor = true)")
+            self.console.print("before the first job, one of half a minute tries the launch (doctor = true)")
         try:
             check_inputs(configs)
             for line in find_iou_warnings(configs):
-                self._print(line)
+                self.console.print(line)
         except UserError as error:  # the submission would be refused
-            self._print(f"not verified: {error}")
+            self.console.print(f"not verified: {error}")
         self._require_affordable(configs, configs)
         if not self.one_allocation and (text := describe_interval(self.folder.study)):
-            self._print(text)
+            self.console.print(text)
 
     def submit(self) -> int:
         """Submit every run that is missing, failed or resumable; return how many runs were submitted.
@@ -205,7 +205,7 @@ class Submitter:
             return 0
         scheduler = self.cluster.get_scheduler()
         for name in scheduler.dropped_variables():
-            self.console.print(f"not passed to the job: {name} (keep_variables)", style="dim", markup=False)
+            self.console.print(f"not passed to the job: {name} (keep_variables)", style="dim")
         self._prepare_launch(wanted)
         room = max(0, self.cluster.max_queued - in_queue)
         try:
@@ -252,13 +252,13 @@ class Submitter:
     def _may_be_submitted(self, run: states.RunStatus) -> bool:
         """Return False, and print why, where only --force starts the run again."""
         if run.run.state.is_complete:
-            self._print(f"{run.name}: {run.state.reason}; --force {run.name} runs it anew")
+            self.console.print(f"{run.name}: {run.state.reason}; --force {run.name} runs it anew")
             return False
         earlier = run.submission.earlier if run.submission else 0
         if run.state.state == "rejected" or may_be_tried_again(run.folder, run.attempts, earlier):
             return True
         outcome = f"{run.state.state} after {run.attempts} submissions ({run.state.reason})"
-        self._print(f"{run.name}: {outcome}; --force {run.name} tries again")
+        self.console.print(f"{run.name}: {outcome}; --force {run.name} tries again")
         return False
 
     def _prepare_launch(self, wanted: Sequence[states.RunStatus]) -> None:
@@ -291,8 +291,8 @@ class Submitter:
         known = KnownSeconds()
         for run in self.folder.read_runs(every):
             known.learn(run)
-        self._print(describe_limit(self.cluster, configs, self.one_allocation))
-        self._print(describe_estimate(configs, known))
+        self.console.print(describe_limit(self.cluster, configs, self.one_allocation))
+        self.console.print(describe_estimate(configs, known))
         hours = limit_node_hours(self.cluster, configs, self.one_allocation)
         if self.budget_node_hours is not None and hours > self.budget_node_hours:
             raise UserError(
@@ -357,6 +357,3 @@ class Submitter:
     def _show(self, folder: Path, script: str) -> None:
         # print, as a console that wraps and colours would take most of the time of 10,000 scripts.
         print("\n".join(map(clean, f"# ---- {folder / SCRIPT_NAME}\n{script}".split("\n"))))
-
-    def _print(self, text: str) -> None:
-        self.console.print(text, markup=False)

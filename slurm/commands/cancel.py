@@ -47,7 +47,7 @@ def cancel_study(folder: Path, console: Console) -> None:
         while left := _live_jobs(folder):
             for token, (submission, job) in left.items():
                 if token not in cancelled and not job:
-                    console.print(f"{token}: Slurm's answer was lost; waiting for what it says", markup=False)
+                    console.print(f"{token}: Slurm's answer was lost; waiting for what it says")
                 submission.get_scheduler().cancel(token)
                 cancelled[token] = job or cancelled.get(token, "")
             if time.monotonic() > end:

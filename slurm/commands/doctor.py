@@ -87,7 +87,7 @@ def main() -> int:
     else:
         show(console, found.reports, workers, found.findings)
         for line in found.shown_output:
-            console.print(f"output: {line}", style="dim", markup=False)
+            console.print(f"output: {line}", style="dim")
     return EXIT_BUG if found.findings.faults else EXIT_OK
 
 
@@ -133,8 +133,8 @@ def require_sound_launch(cluster: Cluster, workers: int, logs: Path, console: Co
         faults = "\n  ".join([*found.findings.faults, *found.shown_output])
         raise UserError(f"nothing was submitted, since the doctor (doctor = true) finds:\n  {faults}")
     for warning in found.findings.warnings:
-        console.print(f"doctor: warning: {warning}", markup=False)
-    console.print(f"doctor: {found.verdict}", markup=False)
+        console.print(f"doctor: warning: {warning}")
+    console.print(f"doctor: {found.verdict}")
 
 
 def _program(folder: Path, workers: int) -> list[str]:

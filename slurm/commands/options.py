@@ -89,6 +89,6 @@ def find_study_folder(arguments: argparse.Namespace, console: Console) -> StudyF
 
 
 def new_console() -> Console:
-    """Return a console whose lines in a file or pipe have a fixed width."""
+    """Return a console that takes no text for markup; lines in a file or pipe have a fixed width."""
     width = None if sys.stdout.isatty() else PIPE_WIDTH_CHARACTERS
-    return CleanConsole(highlight=False, soft_wrap=True, width=width)
+    return CleanConsole(markup=False, highlight=False, soft_wrap=True, width=width)

@@ -32,7 +32,7 @@ def main() -> int:
     gpus = visible_gpus(max(folder.study.workers))
     require_devices(folder.study, gpus)
     if str(gpus):
-        console.print(str(gpus), markup=False)
+        console.print(str(gpus))
     if arguments.dry_run or arguments.probe:
         cores = cores_per_worker(folder.study, len(os.sched_getaffinity(0)))
         wanted, known = plan_local_runs(folder, console, arguments.repeat_disturbed, arguments.force)
@@ -46,9 +46,9 @@ def main() -> int:
             total = f"{folder.study.name}: {count(len(folder.study.run_names()), 'run')}"
             lines.append(f"{total}, {len(wanted)} would start, one after the other")
             lines += find_iou_warnings(folder.study.configs())
-            console.print("\n".join(lines), markup=False)
+            console.print("\n".join(lines))
         if wanted:
-            console.print(describe_estimate(wanted, known, probe), markup=False)
+            console.print(describe_estimate(wanted, known, probe))
             if not probe and not all(map(known.get_median, wanted)):
                 console.print("--probe estimates the time of points without complete runs")
     while arguments.wait_quiet and not arguments.dry_run and not say_whether_quiet(console):

@@ -110,7 +110,7 @@ def _submit_until_done(submitter: Submitter) -> None:
         try:
             queued = submitter.submit()
         except LaterError as error:
-            submitter.console.print(f"{error}", markup=False)
+            submitter.console.print(f"{error}")
             later = error.runs
         except CancelledError:
             raise
@@ -158,4 +158,4 @@ def _print_ended(console: Console, rows: Sequence[StatusRow], ended: Container[s
             speed = "" if row.images_per_second is None else f"{row.images_per_second:.1f} images/s"
             facts = speed if row.state == "complete" else row.reason
             told = "; ".join(filter(None, (row.state, facts)))
-            console.print(f"[{complete}/{len(wanted)}] {row.run} ... {told}", markup=False)
+            console.print(f"[{complete}/{len(wanted)}] {row.run} ... {told}")

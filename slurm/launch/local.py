@@ -73,7 +73,7 @@ class StudyProgress(ExitStack):
         self.steps_file.write_bytes(bytes(STEPS_BYTES))
         self._line_is_open = not self._console.is_terminal
         if self._line_is_open:
-            self._console.print(f"{self._label} ...", end=" ", markup=False)
+            self._console.print(f"{self._label} ...", end=" ")
         else:
             self.show()
 
@@ -103,7 +103,7 @@ class StudyProgress(ExitStack):
             self._print_line("stopping: the workers save their state; Ctrl-C again ends them at once")
 
     def _print_line(self, text: str) -> None:
-        self._console.print(f"\n{text}" if self._line_is_open else text, markup=False)
+        self._console.print(f"\n{text}" if self._line_is_open else text)
         self._line_is_open = False
 
     def end(self, outcome: str) -> None:
@@ -112,7 +112,7 @@ class StudyProgress(ExitStack):
         left = self._known.estimate(self._later, self._elapsed()) if goes_on else None
         text = f"{outcome}; about {duration(left)} left" if left else outcome
         prefix = "" if self._line_is_open else f"{self._label} ... "
-        self._console.print(prefix + text, markup=False)
+        self._console.print(prefix + text)
 
     def _facts(self, epoch: int, done: int, steps: int, steps_left: int) -> str:
         """Return epoch, step, speed, and the time that has passed and is left, as text."""
@@ -172,7 +172,7 @@ def run_study(
             repeat_disturbed = False
             force = ()
             block = add_next_repeat(block, console)
-    console.print(f"next: {called('report', os.path.relpath(folder.path))}", markup=False)
+    console.print(f"next: {called('report', os.path.relpath(folder.path))}")
 
 
 @dataclass(frozen=True)

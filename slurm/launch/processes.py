@@ -274,7 +274,7 @@ def say_whether_quiet(console: Console, seconds: float = OBSERVED_SECONDS) -> bo
     named = [f"{name} {100 * share:.0f} % of a core" for share, name in busiest[:MOST_NAMED_PROCESSES]]
     who = ", ".join(named) or "none of this machine's processes: its host may be busy"
     advice = "what is measured now may be disturbed; run --wait-quiet waits until they are gone"
-    console.print(f"the machine is not quiet: {text} ({who}); {advice}", style="yellow", markup=False)
+    console.print(f"the machine is not quiet: {text} ({who}); {advice}", style="yellow")
     return False
 
 

@@ -70,7 +70,7 @@ class StudyFolder:
                 key, was, now = difference
                 text = f"{config.run}: {key} was {was!r}, with which nothing was trained; replaced by {now!r}"
                 if console:
-                    console.print(text, markup=False)
+                    console.print(text)
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 folder.mkdir(mode=0o700, exist_ok=True)
