@@ -154,7 +154,7 @@ def test_common_counts_and_every_pair_of_knobs_are_compared() -> None:
     knobs = replace(
         study, runs=pd.concat([study.runs.assign(knobs=knob) for knob in "ab"], ignore_index=True)
     )
-    pairs = ratios_of(knobs)[["native_knobs", "horovod_knobs"]].drop_duplicates().to_numpy().tolist()
+    pairs = ratios_of(knobs)[["native_knobs", "other_knobs"]].drop_duplicates().to_numpy().tolist()
     assert pairs == [["a", "a"], ["a", "b"], ["b", "a"], ["b", "b"]]
     study.runs.loc[study.runs["framework"] == "horovod", "repeat"] += 10
     apart = ratios_of(study)
