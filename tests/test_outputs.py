@@ -1,6 +1,7 @@
 """What others wrote reaches every output as plain text; what cannot be read or written ends in one line."""
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from analysis.report.tables import as_csv
 from tests.records import make_workers, write_run
 from tests.studies import TINY_STUDY
-from unet_scaling.base.errors import EXIT_BUG, EXIT_USAGE
+from unet_scaling.base.errors import EXIT_BUG, EXIT_INTERRUPTED, EXIT_USAGE
 from unet_scaling.study.config import PROJECT
 
 HOSTILE = "no\x1b[31mde\x07\u202e1\x9b2J"
@@ -37,6 +38,19 @@ def command(
         ["bash", "-c", shell, "bash", sys.executable, "-m", "unet_scaling", *map(str, words)],
         cwd=PROJECT, capture_output=True, env=os.environ | environment, timeout=300,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "module", ["unet_scaling.base.errors", "numpy", "pandas._libs.lib", "analysis.study"]
+)
+def test_ctrl_c_while_a_command_is_imported_is_one_line(module: str, study: Path) -> None:
+    words = [sys.executable, "-X", "importtime", "-m", "unet_scaling", "report", str(study)]
+    with subprocess.Popen(words, cwd=PROJECT, stderr=subprocess.PIPE, text=True) as process:
+        lines = iter(process.stderr or ())
+        assert any(line.split("|")[-1].strip() == module for line in lines)
+        process.send_signal(signal.SIGINT)
+        said = [line for line in lines if not line.startswith("import time:")]
+    assert (process.returncode, said) == (EXIT_INTERRUPTED, ["error: stopped by the keyboard\n"])
 
 
 def test_a_host_cannot_steer_the_terminal(study: Path) -> None:

@@ -4,12 +4,19 @@ A subcommand's module has `main`, which reads sys.argv, and `command_line`, its 
 when it is called, so that --help and --version need neither torch nor pandas.
 """
 
+import signal
 import sys
 import tomllib
 from typing import Any
 
 from unet_scaling import CODE_FOLDER, IS_CLONE
-from unet_scaling.base.errors import EXIT_OK, EXIT_USAGE, UserError, exit_codes_text, required_module
+from unet_scaling.base.errors import (
+    EXIT_OK,
+    EXIT_USAGE,
+    UserError,
+    exit_codes_text,
+    required_module,
+)
 from unet_scaling.base.texts import COMMAND, did_you_mean
 
 # The module of each, and what it does.
@@ -60,6 +67,8 @@ def main() -> int | None:
         print(f"{COMMAND} {version()}")
         return EXIT_OK
     program = module_of(name).main
+    if callable(signal.getsignal(signal.SIGINT)):  # that of __main__.py, for the time of imports
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = [f"{COMMAND} {name}", *sys.argv[2:]]
     code: int | None = program()
     return code
