@@ -1,3 +1,5 @@
+"""Time a study's input, and say what limits it (optional)."""
+
 from unet_scaling import require_packages
 
 require_packages()
