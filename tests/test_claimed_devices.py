@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,10 @@ def _project_is_found() -> Iterator[None]:
         yield
 
 
+# Of each process its rank, and by kind what was found how often.
+Reports = list[tuple[int, dict[str, dict[str, int]]]]
+
+
 @dataclass(frozen=True)
 class ClaimedRuns:
     """Runs of two workers in one launch: their folders, and the reports of their processes by run."""
@@ -63,7 +67,7 @@ class ClaimedRuns:
         assert record.complete, output
         return record
 
-    def reports(self, name: str) -> list[tuple[int, dict[str, dict[str, int]]]]:
+    def reports(self, name: str) -> Reports:
         """Return rank and report of each process of a run."""
         self.record(name)
         found = sorted((self.folder / "reports").glob(f"{name}.*.json"))
@@ -83,15 +87,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_images(tmp_path_factory.mktemp("data") / "images", 20)
 
 
-@pytest.fixture(scope="module")
-def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> ClaimedRuns:
-    folder = tmp_path_factory.mktemp("claimed")
+def configurations(data: Path, folder: Path) -> dict[str, RunConfig]:
+    """Return the configurations of all runs by name."""
     native, horovod = FRAMEWORKS
     stopped = two_workers(data, native, epochs=2, evaluate_every=1, loading="decode", **AUGMENTED)
     played = two_workers(data, native, plays=4, batch_per_worker=1)
     resident = two_workers(data, native, plays=4, batch_per_worker=1, loading="device")
     stalled = {"timeout_seconds": STALLED_TIMEOUT_SECONDS}
-    configs = {
+    return {
         "native-plain": two_workers(data, native, budget="on"),
         "native-stopped": stopped.model_copy(update={"saliency": MAPS}),
         "native-local": with_strategy(resident, synchronise_every=2),
@@ -104,6 +107,19 @@ def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> ClaimedRuns:
         "lightning": two_workers(data, "lightning"),
         "accelerate": two_workers(data, "accelerate"),
     }
+
+
+# `make verify` trains the others.
+QUICK = ("native-plain", "native-stopped", "native-stalled", "horovod-plain", "horovod-stalled")
+TRAINED = (
+    "native-plain", "native-stopped", "native-local", "native-late", "native-points",
+    "horovod-plain", "horovod-accumulated", "lightning", "accelerate",
+)  # fmt: skip
+RUNS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.verify) for name in TRAINED]
+
+
+def launch_claimed(configs: Mapping[str, RunConfig], folder: Path) -> ClaimedRuns:
+    """Train these runs in one launch of two workers."""
     programs = []
     for framework in dict.fromkeys(config.framework for config in configs.values()):
         names = [name for name, config in configs.items() if config.framework == framework]
@@ -118,10 +134,25 @@ def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> ClaimedRuns:
     return ClaimedRuns(folder)
 
 
-RUNS = [
-    "native-plain", "native-stopped", "native-local", "native-late", "native-points",
-    "horovod-plain", "horovod-accumulated", "lightning", "accelerate",
-]  # fmt: skip
+@pytest.fixture(scope="module")
+def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> ClaimedRuns:
+    folder = tmp_path_factory.mktemp("claimed")
+    configs = configurations(data, folder)
+    return launch_claimed({name: configs[name] for name in QUICK}, folder)
+
+
+@pytest.fixture(scope="module")
+def other_runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> ClaimedRuns:
+    folder = tmp_path_factory.mktemp("others")
+    configs = configurations(data, folder)
+    return launch_claimed({name: configs[name] for name in configs if name not in QUICK}, folder)
+
+
+@pytest.fixture
+def reports(name: str, request: pytest.FixtureRequest) -> Reports:
+    """Return rank and report of each process of the run of this name."""
+    made: ClaimedRuns = request.getfixturevalue("runs" if name in QUICK else "other_runs")
+    return made.reports(name)
 
 
 WRONG = """
@@ -161,16 +192,15 @@ def test_the_stand_in_sees_mixtures_waits_and_races(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_all_operations_are_on_the_own_gpu_and_ordered(name: str, runs: ClaimedRuns) -> None:
-    for rank, report in runs.reports(name):
+def test_all_operations_are_on_the_own_gpu_and_ordered(name: str, reports: Reports) -> None:
+    for rank, report in reports:
         assert (report["mixed"], report["races"]) == ({}, {})
         assert [*report["operations"]] == [f"cuda:{0 if name.startswith('horovod') else rank}"]
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_host_waits_for_nothing_inside_a_step(name: str, runs: ClaimedRuns) -> None:
-    for _, report in runs.reports(name):
-        assert report["waits"] == {}
+def test_the_host_waits_for_nothing_inside_a_step(name: str, reports: Reports) -> None:
+    assert [report["waits"] for _, report in reports] == [{}] * len(reports)
 
 
 def test_both_frameworks_train_the_same_on_their_own_gpus(runs: ClaimedRuns) -> None:

@@ -186,6 +186,7 @@ def test_check_names_what_would_keep_runs_from_starting(
 
 
 @pytest.mark.slow
+@pytest.mark.verify
 def test_check_tries_both_frameworks_with_real_workers(study: Path, tmp_path: Path) -> None:
     """It names a Horovod that cannot use the GPUs of the cluster as native DDP does."""
     cluster = tmp_path / "cluster.toml"

@@ -11,8 +11,9 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from tests.studies import make_images, make_point, train
+from tests.studies import make_images, make_point
 from tests.tasks import POINTS, points_config
+from tests.trained import TrainedRun, TrainedRuns, plain_config
 from unet_scaling.data.batches import RunData
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.folder import write_manifest
@@ -20,7 +21,6 @@ from unet_scaling.format.record_lines import NormStatistics, Result
 from unet_scaling.group.group import single_worker
 from unet_scaling.norm_statistics import norm_layers, recompute, statistics_batches
 from unet_scaling.run.training_state import Trained, state_digests
-from unet_scaling.study.config import RunConfig
 from unet_scaling.task.file_task import FileTask
 from unet_scaling.training import build_model
 
@@ -210,17 +210,22 @@ def dark_images(folder: Path) -> Path:
     return folder
 
 
-def last(folder: Path, config: RunConfig) -> Result:
-    result = train(folder, config, cores_each=1).results[-1]
+def last(run: TrainedRun) -> Result:
+    result = run.record.results[-1]
     assert isinstance(result, Result)
     return result
 
 
 @pytest.mark.slow
-def test_few_steps_leave_statistics_by_which_trained_weights_find_nothing(tmp_path: Path) -> None:
+def test_few_steps_leave_statistics_by_which_trained_weights_find_nothing(
+    tmp_path: Path, trained_run: TrainedRuns
+) -> None:
     data = dark_images(tmp_path / "dark")
     options: dict[str, Any] = {"width": 16, "epochs": 6, "batch_per_worker": 4, "learning_rate": 0.01}
-    one, two = (last(tmp_path / f"w{n}", make_point(data, workers=n, **options)) for n in (1, 2))
+    configs = [make_point(data, workers=workers, **options) for workers in (1, 2)]
+    configs.append(make_point(data, workers=2, statistics_images=0, **options))
+    trained_run.together(configs)
+    one, two, as_published = (last(trained_run(config)) for config in configs)
     for result in (one, two):
         assert result.iou
         assert result.iou > 0.9
@@ -233,27 +238,18 @@ def test_few_steps_leave_statistics_by_which_trained_weights_find_nothing(tmp_pa
     assert one.iou
     assert two.iou
     assert abs(two.iou - one.iou) < 0.03
-    as_published = last(tmp_path / "kept", make_point(data, workers=2, statistics_images=0, **options))
     assert (as_published.iou, as_published.statistics) == (0, None)
 
 
 @pytest.mark.slow
-def test_one_network_has_the_same_bytes_at_any_number_of_workers(tmp_path: Path, images: Path) -> None:
+def test_one_network_has_the_same_bytes_at_any_number_of_workers(
+    images: Path, trained_run: TrainedRuns
+) -> None:
     """Trained at a rate that moves no weight: what differs would be the work of the statistics alone."""
-    first = make_point(images, epochs=2, batch_per_worker=4)
-    train(tmp_path / "first", first, cores_each=1)
-    options = {
-        "initial_weights": str(tmp_path / "first" / "weights.pt"),
-        "epochs": 1, "batch_per_worker": 4, "learning_rate": 1e-30, "cores_per_worker": 1,
-    }  # fmt: skip
-    found = {}
-    for framework, workers in (("pytorch_native", 1), ("horovod", 2), ("pytorch_native", 3)):
-        folder = tmp_path / f"{framework}-{workers}"
-        config = make_point(images, framework, workers, **options)
-        train(folder, config, cores_each=1 if workers < 3 else None)
-        state = torch.load(folder / "weights.pt", weights_only=True)
-        found[workers] = {name: each for name, each in state.items() if "running" in name}
-    trained = torch.load(tmp_path / "first" / "weights.pt", weights_only=True)
-    for workers, statistics in found.items():
-        assert all(torch.equal(each, found[1][name]) for name, each in statistics.items()), workers
-        assert all(torch.equal(each, trained[name]) for name, each in statistics.items()), workers
+    first = trained_run(plain_config(images, workers=1)).folder / "weights.pt"
+    trained = torch.load(first, weights_only=True)
+    still = {"initial_weights": str(first), "epochs": 1, "learning_rate": 1e-30, "cores_per_worker": 1}
+    for framework, workers in (("horovod", 2), ("pytorch_native", 3)):
+        run = trained_run(plain_config(images, framework, workers, batch_per_worker=4, **still))
+        state = torch.load(run.folder / "weights.pt", weights_only=True)
+        assert all(torch.equal(each, trained[name]) for name, each in state.items() if "running" in name)
