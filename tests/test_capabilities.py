@@ -14,7 +14,7 @@ from tests.studies import make_images, tiny_study
 from unet_scaling.subcommands import SUBCOMMANDS
 
 # Taken away in `make test`; the others in `make verify`.
-QUICK = ("saliency", "predict")
+QUICK = ("saliency",)
 # A committed study that has what a capability is about; else its kind is not among the committed ones.
 STUDIES = {
     "saliency": "saliency_nuclei", "strategies": "strategies_fast", "predict": "emulated_scaling",

@@ -35,7 +35,6 @@ from PIL import Image
 from analysis.figures.serving import draw_latencies
 from analysis.tables_of_others.csv_table import load_csv
 from slurm.commands import segment as command
-from slurm.launch.processes import launch
 from tests.cluster import bring_up, wait_until
 from tests.disks import full, small_disk
 from tests.tasks import points_config
@@ -209,8 +208,8 @@ def test_a_refused_file_does_not_end_its_folder(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It is named, with no earlier mask in its place; the bytes are equal at 1 to 3 workers."""
-    folder, outputs = tmp_path / "images", [tmp_path / str(workers) for workers in (1, 2, 3)]
+    """It is named, with no earlier mask in its place; the bytes are equal at 1 and 2 workers."""
+    folder, outputs = tmp_path / "images", [tmp_path / "1", tmp_path / "2"]
     shutil.copytree(images / "images", folder)
     large = np.tile(pixels(contents_of(images)[0]), (9, 31))
     Image.fromarray(large).save(folder / "large.png")
@@ -221,7 +220,7 @@ def test_a_refused_file_does_not_end_its_folder(
     Image.fromarray(np.zeros((8, 8), np.uint16)).save(folder / "deep.tif")
     (folder / "notes.txt").write_text("no image")
     capsys.readouterr()
-    for workers, output in enumerate(outputs[:2], start=1):
+    for workers, output in enumerate(outputs, start=1):
         with pytest.raises(UserError, match="3 files refused, 47 masks made") as refused:
             segmented(monkeypatch, run.folder, folder, "--output", output, "--workers", workers)
         assert refused.value.exit_code == EXIT_BAD_DATA
@@ -229,10 +228,8 @@ def test_a_refused_file_does_not_end_its_folder(
         assert all(line.startswith(f"refused: {folder}") for line in said)
         for cure, line in zip(("convert it", "copy or export it again", "--any-depth"), said, strict=True):
             assert cure in line
-    program = ["-m", "unet_scaling.inference.segment", run.folder, folder, outputs[2]]
-    assert launch([*map(str, program)], 3, tmp_path / "log", None) == 0
     made = [{path.name: path.read_bytes() for path in output.glob("*.png")} for output in outputs]
-    assert made[0] == made[1] == made[2]
+    assert made[0] == made[1]
     assert "000.png" not in made[0]
     rows = [*csv.DictReader((outputs[1] / "segments.csv").open())]
     assert [row["image"] for row in rows if not row["mask"]] == ["000.png", "deep.tif"]

@@ -108,6 +108,7 @@ def segmented(*words: object) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.verify
 def test_a_large_image_takes_two_gibibytes(run: TrainedRun, tmp_path: Path) -> None:
     """Of 6000 x 4000 pixels; the values of a level bound the tiles, so that the width does not matter."""
     pixels = np.random.default_rng(0).integers(0, 256, (4000, 6000), dtype=np.uint8)

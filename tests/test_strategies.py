@@ -103,12 +103,12 @@ def meet(models: Any, optimizers: Any, moments: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_both_frameworks_train_what_a_plain_loop_does(
-    strategy: dict[str, Any], tmp_path: Path, session_folder: Path, trained_run: TrainedRuns
+    strategy: dict[str, Any], source: Path, session_folder: Path, trained_run: TrainedRuns
 ) -> None:
     """48 steps."""
     folder = session_folder / "strategies"
     configs = [points(folder, name, each) for each in STRATEGIES for name in FRAMEWORKS]
-    trained_run.together(configs)
+    trained_run.together([*configs, all_kinds(source, "pytorch_native", 2, LOCAL, "amsgrad")])
     native, horovod = (trained_run(points(folder, name, strategy)) for name in FRAMEWORKS)
     assert learned(horovod.record) == learned(native.record)
     expected = plain_loop(points(folder, "pytorch_native", strategy))
@@ -118,31 +118,46 @@ def test_both_frameworks_train_what_a_plain_loop_does(
         assert torch.allclose(found[name], tensor, rtol=0, atol=1e-6), name
 
 
+def all_kinds(
+    source: Path, framework: str, workers: int, strategy: dict[str, Any], optimizer: str, **more: Any
+) -> RunConfig:
+    """A run with dropout, buffers of all kinds and groups of parameters."""
+    options: dict[str, Any] = {"accumulate": 1, "batch_per_worker": 4, "evaluate_every": 1, "epochs": 3}
+    return with_strategy(equal_config(source, framework, workers, optimizer, **options | more), **strategy)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("strategy", "optimizer"),
-    [(LOCAL, "amsgrad"), pytest.param(STALE, "sgd", marks=pytest.mark.verify)],
+    ("strategy", "optimizer", "framework", "workers", "fault"),
+    [
+        (LOCAL, "amsgrad", "pytorch_native", 1, "SIGTERM"),
+        pytest.param(LOCAL, "amsgrad", "horovod", 2, "kill", marks=pytest.mark.verify),
+        pytest.param(STALE, "sgd", "pytorch_native", 1, "SIGTERM", marks=pytest.mark.verify),
+        pytest.param(STALE, "sgd", "horovod", 2, "kill", marks=pytest.mark.verify),
+    ],
     ids=str,
 )
 def test_played_and_resumed_runs_train_what_two_undisturbed_workers_do(
-    strategy: dict[str, Any], optimizer: str, source: Path, tmp_path: Path, trained_run: TrainedRuns
+    strategy: dict[str, Any],
+    optimizer: str,
+    framework: str,
+    workers: int,
+    fault: str,
+    source: Path,
+    tmp_path: Path,
+    trained_run: TrainedRuns,
 ) -> None:
-    """Stopped between two exchanges; with dropout, buffers of all kinds, and groups of parameters."""
-    options: dict[str, Any] = {"accumulate": 1, "batch_per_worker": 4, "evaluate_every": 1, "epochs": 3}
-    saved = {"checkpoint_minutes": EVERY_STEP}
-    real = with_strategy(equal_config(source, "pytorch_native", 2, optimizer, **options), **strategy)
-    played = with_strategy(
-        equal_config(source, "pytorch_native", 1, optimizer, plays=2, **options | saved), **strategy
-    )
-    resumed = with_strategy(equal_config(source, "horovod", 2, optimizer, **options | saved), **strategy)
-    undisturbed = trained_run(real).record
-    for name, config, fault in (("played", played, "SIGTERM"), ("resumed", over_gloo(resumed), "kill")):
-        happens = Fault(fault, 3, config.workers - 1, every_step_is_safe=True)
-        assert not attempt(tmp_path / name, config, happens).record.complete
-        again = attempt(tmp_path / name, config).record
-        assert again.header is not None
-        assert again.header.resumed is not None
-        assert learned(again) == learned(undisturbed)
+    """Stopped between two exchanges; one worker plays two."""
+    undisturbed = trained_run(all_kinds(source, "pytorch_native", 2, strategy, optimizer)).record
+    options = {"plays": 2, "checkpoint_minutes": EVERY_STEP}
+    config = all_kinds(source, framework, workers, strategy, optimizer, **options)
+    config = over_gloo(config) if framework == "horovod" else config
+    happens = Fault(fault, 3, workers - 1, every_step_is_safe=True)
+    assert not attempt(tmp_path / "run", config, happens).record.complete
+    again = attempt(tmp_path / "run", config).record
+    assert again.header is not None
+    assert again.header.resumed is not None
+    assert learned(again) == learned(undisturbed)
 
 
 def strategies_of(folder: Path, **truth: Any) -> pd.DataFrame:

@@ -110,7 +110,7 @@ def test_what_this_node_cannot_have_is_refused(
         build_model(load_task(make_point(NOWHERE, **options)), CPU, nn.SyncBatchNorm)
 
 
-@pytest.mark.slow
+@pytest.mark.verify
 def test_steps_are_those_of_reference_mode_but_for_rounding() -> None:
     """In float64. In float32 rounding decides: Adam divides gradients by their size, also noise."""
     command = ["-m", "benchmarks.step", "--agree", "--steps", "4", "--size", "64x48", "--batch", "2"]
