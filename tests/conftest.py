@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 from tests.cluster import virtual_cluster as virtual_cluster
@@ -46,6 +47,12 @@ def _no_power_fails() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    """Two test processes with as many threads as there are cores would wait for each other."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

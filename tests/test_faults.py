@@ -237,6 +237,7 @@ def test_a_worker_that_fails_before_it_has_joined_is_not_waited_for_at_all(
 
 
 @pytest.mark.slow
+@pytest.mark.verify
 def test_a_worker_that_decodes_for_longer_than_the_time_out_is_waited_for_until_it_stands_still(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

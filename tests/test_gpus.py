@@ -128,7 +128,6 @@ def test_what_is_refused_in_the_process_that_is_asked_is_told_as_it_is(machine: 
     ("gpus", "variables", "said"),
     [
         pytest.param(2, {}, f"2 GPUs ({H100}), one for each worker", id="two"),
-        pytest.param(8, {}, f"8 GPUs ({H100}), one for each worker", id="eight"),
         pytest.param(1, {"CUDA_VISIBLE_DEVICES": ""}, "", id="hidden"),
         pytest.param(1, {"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, "", id="hidden by Slurm"),
         pytest.param(1, {"CLAIMED_BUILD": "cpu"}, "CPU build: workers are CPU workers", id="CPU build"),

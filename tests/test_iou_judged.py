@@ -246,7 +246,7 @@ def invented(cause: str, random: np.random.Generator) -> tuple[Study, int]:
 def test_a_named_cause_of_a_lower_score_is_the_true_one() -> None:
     random = np.random.default_rng(11)
     named: dict[str, list[str]] = {cause: [] for cause in RULES}
-    for number in range(200):
+    for number in range(100):
         cause = list(RULES)[number % len(RULES)]
         study, workers = invented(cause, random)
         row = iou_table(study).to_dict("records")[-1]
@@ -255,4 +255,4 @@ def test_a_named_cause_of_a_lower_score_is_the_true_one() -> None:
     wrong = [(cause, rule) for cause, rules in named.items() for rule in rules if rule not in ("", cause)]
     told = sum(rule != "" for rules in named.values() for rule in rules)
     assert len(wrong) <= 0.05 * told, wrong
-    assert told >= 100, named
+    assert told >= 50, named

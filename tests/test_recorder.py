@@ -260,7 +260,11 @@ def test_a_pass_in_evaluation_mode_in_every_batch_is_part_of_the_step(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "reason"), [([], None), (["--first-evaluates"], EVALUATED_BY_SOME)], ids=["even", "one"]
+    ("options", "reason"),
+    [
+        pytest.param([], None, marks=pytest.mark.verify, id="even"),
+        pytest.param(["--first-evaluates"], EVALUATED_BY_SOME, id="one"),
+    ],
 )
 def test_samples_that_fill_the_workers_count_once_and_what_one_worker_evaluates_is_said(
     options: list[str], reason: str | None, tmp_path: Path

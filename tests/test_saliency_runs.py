@@ -5,14 +5,13 @@ import os
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from slurm.launch.processes import launch
-from tests.studies import give_workers, make_point, make_run, train
+from tests.studies import give_workers, make_point, make_run
 from tests.trained import TrainedRuns, over_gloo
 from tests.xaitk_maps import TRAINED_EPOCHS, clean_images, explained_point, xaitk_map, xaitk_stack
 from tests.xaitk_maps import weights as weights
@@ -111,7 +110,8 @@ def test_every_map_is_xaitks_own_to_the_byte(
     }
     if framework == "horovod":
         configs = {way: over_gloo(config) for way, config in configs.items()}
-    trained_run.together([*configs.values()])
+    others = [trained_and_explained(images), explaining(images, weights)] if workers == 2 else []
+    trained_run.together([*configs.values(), *others])
     for (method, split), config in configs.items():
         run = trained_run(config)
         assert stored_maps(run.folder) == xaitk_maps[method], (method, split)
@@ -122,10 +122,19 @@ def test_every_map_is_xaitks_own_to_the_byte(
         assert (max(shared) > 0) == (split == "masks")
 
 
-def explaining(data: Path, weights: Path, framework: str = "pytorch_native", **options: Any) -> RunConfig:
+def explaining(data: Path, weights: Path) -> RunConfig:
     """A small explanation with everything in it."""
     few = {"workers": 2, "method": "rise", "images": 4, "curve_steps": 2, "untrained_check": 1}
-    return explained_point(data, weights, framework, **(few | options))
+    return over_gloo(explained_point(data, weights, "horovod", **few))
+
+
+def trained_and_explained(data: Path) -> RunConfig:
+    """A run of 3 images whose workers share out the masks."""
+    config = make_point(
+        data, "horovod", 2, epochs=TRAINED_EPOCHS, batch_per_worker=1, method="sliding_window", images=3,
+        window=9, stride=4, curve_steps=2, untrained_check=1, split="masks",
+    )  # fmt: skip
+    return over_gloo(config)
 
 
 def complete(folder: Path) -> Record:
@@ -134,34 +143,23 @@ def complete(folder: Path) -> Record:
     return record
 
 
-def test_training_is_followed_by_maps_in_one_run(images: Path, tmp_path: Path) -> None:
-    config = make_point(
-        images, "horovod", 2, epochs=TRAINED_EPOCHS, batch_per_worker=1, method="sliding_window", images=3,
-        window=9, stride=4, curve_steps=2, untrained_check=1, split="masks",
-    )  # fmt: skip
-    record = train(tmp_path / "run", config, cores_each=1)
+def test_training_is_followed_by_maps_in_one_run(images: Path, trained_run: TrainedRuns) -> None:
+    run = trained_run(trained_and_explained(images))
+    record, folder = run.record, run.folder
     assert record.saliency is not None
     assert record.saliency.epochs == len(record.epochs) == TRAINED_EPOCHS
     assert record.saliency.weights_sha256 == record.results[-1].weights_sha256
     configuration = xaitk_stack(SaliencyOptions(method="sliding_window", window=9, stride=4))._po.get_config()
     assert record.saliency.configuration == configuration
-    manifest = manifest_of(tmp_path / "run")
-    content = (tmp_path / "run" / "saliency" / "manifest.json").read_bytes()
+    manifest = manifest_of(folder)
+    content = (folder / "saliency" / "manifest.json").read_bytes()
     assert hashlib.sha256(content).hexdigest() == record.saliency.manifest_sha256
     assert manifest.weights_sha256 == record.saliency.weights_sha256
     assert record.saliency.maps == sum(entry.map is not None for entry in manifest.images)
     assert record.saliency.maps > 0
     assert len({entry.image for entry in manifest.images}) == 3
     assert all((images / "images" / f"{entry.image}.png").exists() for entry in manifest.images)
-    assert not list((tmp_path / "run").glob("checkpoint-*"))
-
-
-@pytest.fixture(scope="module")
-def undisturbed(images: Path, weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run whose workers share out images, and to which nothing happens."""
-    folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    assert run_program(folder, explaining(images, weights)) == 0, (folder / "output.log").read_text()
-    return folder
+    assert not list(folder.glob("checkpoint-*"))
 
 
 def finished_maps(folder: Path) -> dict[Path, int]:
@@ -174,10 +172,11 @@ def finished_maps(folder: Path) -> dict[Path, int]:
 
 
 def test_a_run_that_is_to_stop_goes_on_with_its_maps_but_for_those_that_were_altered(
-    images: Path, weights: Path, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Path, weights: Path, trained_run: TrainedRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And has those of a run to which nothing happens."""
     folder = tmp_path / "run"
-    config = explaining(images, weights, "horovod")
+    config = explaining(images, weights)
     with monkeypatch.context() as patch:
         give_workers(patch, STOP_AT_VARIABLE, "1")
         assert run_program(folder, config) == EXIT_RESUME, (folder / "output.log").read_text()
@@ -195,5 +194,5 @@ def test_a_run_that_is_to_stop_goes_on_with_its_maps_but_for_those_that_were_alt
     assert saliency is not None
     assert (saliency.maps_made_here, kept.stat().st_mtime_ns) == (3, made)
     assert [entry.map for entry in manifest_of(folder).images] == [
-        entry.map for entry in manifest_of(undisturbed).images
+        entry.map for entry in manifest_of(trained_run(config).folder).images
     ]

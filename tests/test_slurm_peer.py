@@ -222,9 +222,9 @@ def runs_of(job: PeerJob) -> list[str]:
 
 
 def test_histories() -> None:
-    """The same 200 each time; HISTORIES=2000 asks for more of them."""
+    """The same 100 each time; HISTORIES=2000 asks for more of them."""
     chosen = settings(
-        max_examples=int(os.environ.get("HISTORIES", "200")), stateful_step_count=8, deadline=None,
+        max_examples=int(os.environ.get("HISTORIES", "100")), stateful_step_count=8, deadline=None,
         derandomize=True, suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     run_state_machine_as_test(Histories, settings=chosen)

@@ -122,7 +122,8 @@ def test_a_mistake_that_the_study_says_is_none_passes(
     task_facts_of(config.model_copy(update={"task": task}), "")
 
 
-def test_check_counts_the_samples_of_a_task(tmp_path: Path) -> None:
+def test_check_counts_the_samples_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm.commands.check.TRIED_WORKERS", 1)
     config = points_config(tmp_path)
     assert verify_in_processes(config) == (48, 13)
     (line,) = explain_unjudged([config], 48, 13)
