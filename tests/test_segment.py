@@ -380,10 +380,11 @@ def test_the_masks_are_those_of_segment_to_the_byte(
     packed = io.BytesIO()
     Image.fromarray(large).save(packed, "PNG")
     image = segmenter.fit(Path("large"), large[:, :, None])
+    expected = image.at_own_size(segmenter.regions([image])[0][0])
     with ThreadPoolExecutor(4) as clients:
         for status, mask in clients.map(lambda content: ask(address, content), [packed.getvalue()] * 4):
             assert status == 200
-            assert np.array_equal(pixels(mask), image.at_own_size(segmenter.regions([image])[0][0]))
+            assert np.array_equal(pixels(mask), expected)
     after = facts(address)
     made, batches = (after[name] - before[name] for name in ("images", "batches"))
     assert made == len(pairs) + 7 > batches >= len(pairs) / 4 + 7

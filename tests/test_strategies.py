@@ -5,18 +5,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
 
-from analysis.__main__ import main
+from analysis.figures.catalogue import FIGURES
+from analysis.figures.frame import Inputs
 from analysis.strategies.comparison import changed_options
 from slurm.launch.estimate import describe_lost_speed
 from slurm.launch.study_folder import StudyFolder
 from tests.faults import Fault, attempt
 from tests.honest import Honest, write_honest
-from tests.reports import report_of
+from tests.reports import Told, report_of
 from tests.tampering import Change, Runs, started, workers, write_lines
 from tests.tasks import points_config
 from tests.test_equality import EVERY_STEP, equal_config, learned, over_gloo, source
@@ -160,25 +160,24 @@ def test_played_and_resumed_runs_train_what_two_undisturbed_workers_do(
     assert learned(again) == learned(undisturbed)
 
 
-def strategies_of(folder: Path, **truth: Any) -> pd.DataFrame:
-    write_honest(folder, Honest(workers=(1, 2), advantage=0.0, **truth))
-    return report_of(folder).table("strategies")
+def told_of(folder: Path, **truth: Any) -> Told:
+    return report_of(write_honest(folder, Honest(workers=(1, 2), advantage=0.0, **truth)))
 
 
 def test_a_strategy_is_called_faster_only_where_its_score_is_not_inferior(tmp_path: Path) -> None:
     """And gains no more than the budget of the point beside it allows."""
     every = {"strategy": {"synchronise_every": [1, 4, 16]}}
-    found = strategies_of(tmp_path / "slow", overhead=4.0, **every)
+    slow = told_of(tmp_path / "slow", overhead=4.0, **every)
+    found = slow.table("strategies")
     assert list(found["outcome"]) == ["faster", "faster", "faster, at a loss", "faster, at a loss"]
     assert (found["ratio"] - 1 < found["most_gain"]).all()
     assert (found["most_gain"] < 0.15).all()
-    assert main([str(tmp_path / "slow")]) == 0
-    assert (tmp_path / "slow" / "report" / "strategies.svg").is_file()
-    few = strategies_of(tmp_path / "few", overhead=4.0, repeats=3, **every)
+    assert FIGURES["strategies"].known(Inputs(slow.report))
+    few = told_of(tmp_path / "few", overhead=4.0, repeats=3, **every).table("strategies")
     assert set(few["outcome"]) == {"suggests faster", "suggests faster, at a loss"}
-    idle = strategies_of(tmp_path / "fast link", overhead=0.0, **every)
+    idle = told_of(tmp_path / "fast link", overhead=0.0, **every).table("strategies")
     assert set(idle["outcome"]) <= {"equal within 3 %", "cannot tell"}
-    assert strategies_of(tmp_path / "none").empty
+    assert told_of(tmp_path / "none").table("strategies").empty
     write_honest(tmp_path / "alone", Honest(workers=(1,), strategy=every["strategy"]))
     assert report_of(tmp_path / "alone").report.strategies.empty
     study = recorded_study(tmp_path / "slow")

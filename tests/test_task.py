@@ -122,6 +122,7 @@ def test_a_mistake_that_the_study_says_is_none_passes(
     task_facts_of(config.model_copy(update={"task": task}), "")
 
 
+@pytest.mark.slow
 def test_check_counts_the_samples_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurm.commands.check.TRIED_WORKERS", 1)
     config = points_config(tmp_path)
@@ -130,6 +131,7 @@ def test_check_counts_the_samples_of_a_task(tmp_path: Path, monkeypatch: pytest.
     assert line.startswith("the score will not be judged: ")
 
 
+@pytest.mark.slow
 def test_check_refuses_a_mistake_before_any_launch(tmp_path: Path) -> None:
     mistake = MISTAKES_OF_WORKERS["order of reads"]
     path = write_study(tmp_path, source=mistake.source)
