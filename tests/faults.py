@@ -162,6 +162,11 @@ def trained(record: Record) -> list[object]:
     return [*epochs, *results]
 
 
+def plain_runs(images: Path, session_folder: Path) -> list[RunConfig]:
+    """Return the run to which nothing happens."""
+    return [fault_point(images, "pytorch_native")]
+
+
 @pytest.fixture(scope="session")
 def undisturbed(images: Path, trained_run: TrainedRuns) -> list[object]:
     """Return what all frameworks train where nothing happens."""

@@ -63,7 +63,9 @@ def test_a_run_records_the_start_of_every_worker(sound: TrainedRun) -> None:
     assert isinstance(line, Startup)
     parts = np.array([getattr(line, column) for column in STARTUP_COLUMNS])
     assert parts.shape == (len(STARTUP_COLUMNS), 2)
-    assert min(line.imports_seconds) > 0.1
+    assert sound.record.header is not None
+    if sound.record.header.config.framework == "horovod":  # the other is forked by what has imported all
+        assert min(line.imports_seconds) > 0.1
     before, after = (sound.folder / name for name in ("config.json", RECORD_NAME))
     assert (parts.sum(axis=0) < after.stat().st_mtime - before.stat().st_mtime).all()
 

@@ -35,14 +35,10 @@ from unet_scaling.training import build_model, load_task
 PROFILES = PROJECT / "slurm" / "profiles"
 
 
-def recording_config(images: Path) -> RunConfig:
-    return plain_config(images, workers=1, compute_profile="on")
-
-
 @pytest.fixture(scope="module")
 def recorded(images: Path, trained_run: TrainedRuns) -> TrainedRun:
     """A run on 1 worker that recorded its computing; in the same launch another one waits by it."""
-    recording = recording_config(images)
+    recording = plain_config(images, workers=1, compute_profile="on")
     trained_run.together([recording, loading_config(trained_run.folder(recording), images)])
     return trained_run(recording)
 

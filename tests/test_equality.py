@@ -88,7 +88,11 @@ SOURCE = f"{POINTS[:BEGIN]}{NETWORK}\n\n{POINTS[END:]}"
 
 @pytest.fixture(scope="session")
 def source(session_folder: Path) -> Path:
-    path = session_folder / "equal.py"
+    return write_source(session_folder)
+
+
+def write_source(folder: Path) -> Path:
+    path = folder / "equal.py"
     write_atomically(path, SOURCE)  # other test processes may read it
     return path
 

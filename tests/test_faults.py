@@ -27,6 +27,7 @@ from tests.faults import (
     steps_done,
     trained,
 )
+from tests.faults import plain_runs as plain_runs
 from tests.faulty import PAUSE_SECONDS, SLOW_IMAGE_SECONDS, SLOW_IMAGES
 from unet_scaling.base.errors import UserError, error_file_name
 from unet_scaling.format.disturbance import UNCOUNTED, disturbance

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -21,6 +22,7 @@ from unet_scaling.format.record_lines import NormStatistics, Result
 from unet_scaling.group.group import single_worker
 from unet_scaling.norm_statistics import norm_layers, recompute, statistics_batches
 from unet_scaling.run.training_state import Trained, state_digests
+from unet_scaling.study.config import RunConfig
 from unet_scaling.task.file_task import FileTask
 from unet_scaling.training import build_model
 
@@ -203,6 +205,19 @@ def test_a_model_without_such_layers_is_evaluated_as_it_is(tmp_path: Path) -> No
 
 def dark_images(folder: Path) -> Path:
     """Images of squares as dark as those of fluorescence: far from what layers expect before any training."""
+    with FileLock(folder.with_suffix(".lock")):
+        return folder if folder.exists() else make_dark_images(folder)
+
+
+def plain_runs(images: Path, session_folder: Path) -> list[RunConfig]:
+    """Return runs of one worker, of two, and of two whose statistics are those that training leaves."""
+    data = dark_images(session_folder / "dark")
+    options: dict[str, Any] = {"width": 16, "epochs": 6, "batch_per_worker": 4, "learning_rate": 0.01}
+    configs = [make_point(data, workers=workers, **options) for workers in (1, 2)]
+    return [*configs, make_point(data, workers=2, statistics_images=0, **options)]
+
+
+def make_dark_images(folder: Path) -> Path:
     make_images(folder, count=47)
     for path in (folder / "images").glob("*.png"):
         Image.fromarray(np.asarray(Image.open(path)) // 10).save(path)
@@ -218,14 +233,9 @@ def last(run: TrainedRun) -> Result:
 
 @pytest.mark.slow
 def test_few_steps_leave_statistics_by_which_trained_weights_find_nothing(
-    tmp_path: Path, trained_run: TrainedRuns
+    images: Path, session_folder: Path, trained_run: TrainedRuns
 ) -> None:
-    data = dark_images(tmp_path / "dark")
-    options: dict[str, Any] = {"width": 16, "epochs": 6, "batch_per_worker": 4, "learning_rate": 0.01}
-    configs = [make_point(data, workers=workers, **options) for workers in (1, 2)]
-    configs.append(make_point(data, workers=2, statistics_images=0, **options))
-    trained_run.together(configs)
-    one, two, as_published = (last(trained_run(config)) for config in configs)
+    one, two, as_published = map(last, map(trained_run, plain_runs(images, session_folder)))
     for result in (one, two):
         assert result.iou
         assert result.iou > 0.9

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from tests.xaitk_maps import explained_point, initial_network, map_maker, xaitk_map
+from tests.xaitk_maps import plain_runs as plain_runs
 from tests.xaitk_maps import weights as weights
 from unet_scaling import training_loop
 from unet_scaling.base.errors import EXIT_BUG, UserError

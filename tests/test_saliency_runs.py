@@ -14,6 +14,7 @@ from slurm.launch.processes import launch
 from tests.studies import give_workers, make_point, make_run
 from tests.trained import TrainedRuns, over_gloo
 from tests.xaitk_maps import TRAINED_EPOCHS, clean_images, explained_point, xaitk_map, xaitk_stack
+from tests.xaitk_maps import plain_runs as plain_runs
 from tests.xaitk_maps import weights as weights
 from unet_scaling.base.errors import EXIT_RESUME
 from unet_scaling.base.files import checksum_path

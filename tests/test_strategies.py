@@ -19,7 +19,7 @@ from tests.honest import Honest, write_honest
 from tests.reports import Told, report_of
 from tests.tampering import Change, Runs, started, workers, write_lines
 from tests.tasks import points_config
-from tests.test_equality import EVERY_STEP, equal_config, learned, over_gloo, source
+from tests.test_equality import EVERY_STEP, equal_config, learned, over_gloo, source, write_source
 from tests.trained import TrainedRuns
 from unet_scaling.data.order import epoch_order, worker_batches
 from unet_scaling.group.group import single_worker
@@ -100,15 +100,20 @@ def meet(models: Any, optimizers: Any, moments: bool) -> None:
                 each.copy_(average)
 
 
+def plain_runs(images: Path, session_folder: Path) -> list[RunConfig]:
+    """Return the runs of two workers that nothing disturbs."""
+    folder = session_folder / "strategies"
+    configs = [points(folder, name, each) for each in STRATEGIES for name in FRAMEWORKS]
+    return [*configs, all_kinds(write_source(session_folder), "pytorch_native", 2, LOCAL, "amsgrad")]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_both_frameworks_train_what_a_plain_loop_does(
-    strategy: dict[str, Any], source: Path, session_folder: Path, trained_run: TrainedRuns
+    strategy: dict[str, Any], session_folder: Path, trained_run: TrainedRuns
 ) -> None:
     """48 steps."""
     folder = session_folder / "strategies"
-    configs = [points(folder, name, each) for each in STRATEGIES for name in FRAMEWORKS]
-    trained_run.together([*configs, all_kinds(source, "pytorch_native", 2, LOCAL, "amsgrad")])
     native, horovod = (trained_run(points(folder, name, strategy)) for name in FRAMEWORKS)
     assert learned(horovod.record) == learned(native.record)
     expected = plain_loop(points(folder, "pytorch_native", strategy))

@@ -1,4 +1,8 @@
-"""Plain runs that many tests read: each is trained once per session, by whichever test process asks first."""
+"""Plain runs that many tests read: each is trained once per session, by whichever test process asks first.
+
+A launch takes longer than a small run. What a test file will ask for it may tell by a function `plain_runs`:
+these runs are then trained in the first launch of their kind.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -37,8 +41,9 @@ class TrainedRun:
 class TrainedRuns:
     """Runs that are trained once per session, with a core for each worker if there are enough."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, expected: Sequence[RunConfig] = ()) -> None:
         self._folder = folder
+        self._expected = expected
 
     def __call__(self, config: RunConfig) -> TrainedRun:
         """Return the run; launch it if nobody has."""
@@ -58,7 +63,8 @@ class TrainedRuns:
         """Launch what nobody has: all of one framework and number of workers at once, one after the other."""
         self._folder.mkdir(exist_ok=True)
         for kind in dict.fromkeys(map(_kind, configs)):
-            runs = {self.folder(each): each for each in configs if _kind(each) == kind}
+            alike = [each for each in (*configs, *self._expected) if _kind(each) == kind]
+            runs = {self.folder(each): each for each in alike}
             framework, workers, _ = kind
             with FileLock(self._folder / f"{framework}-{workers}.lock"):
                 missing = {folder: each for folder, each in runs.items() if not folder.exists()}
@@ -112,6 +118,11 @@ def images(session_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trained_run(session_folder: Path) -> TrainedRuns:
+def trained_run(request: pytest.FixtureRequest, images: Path, session_folder: Path) -> TrainedRuns:
     """Return what trains a configuration, or several, once per session."""
-    return TrainedRuns(session_folder / "trained")
+    modules = dict.fromkeys(
+        item.module for item in request.session.items if isinstance(item, pytest.Function)
+    )
+    telling = [module.plain_runs for module in modules if hasattr(module, "plain_runs")]
+    expected = [config for plain_runs in telling for config in plain_runs(images, session_folder)]
+    return TrainedRuns(session_folder / "trained", expected)

@@ -31,6 +31,11 @@ from unet_scaling.training import build_model, load_task
 TRAINED_EPOCHS = 4
 
 
+def plain_runs(images: Path, session_folder: Path) -> list[RunConfig]:
+    """Return the run whose network is explained."""
+    return [make_point(images, epochs=TRAINED_EPOCHS)]
+
+
 @pytest.fixture(scope="module")
 def weights(images: Path, trained_run: TrainedRuns) -> Path:
     return trained_run(make_point(images, epochs=TRAINED_EPOCHS)).folder / "weights.pt"
