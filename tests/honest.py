@@ -5,6 +5,8 @@ is done early waits in sync, processor seconds fit into the epoch, runs start on
 seed on up to 2 workers train the same weights whatever the framework, as processors do.
 """
 
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -66,6 +68,10 @@ VERSIONS = {
 CLOCK_MHZ = 2900.0
 
 
+# Emptied as the process ends.
+_WRITTEN = tempfile.TemporaryDirectory(prefix="honest-")
+
+
 @dataclass(frozen=True)
 class Honest:
     """What is true of a study: native DDP is faster by `advantage` on several workers, all else is equal.
@@ -121,8 +127,18 @@ class Lines:
 
 
 def write_honest(folder: Path, truth: Honest | None = None) -> Path:
-    """Write a study of this truth: configurations and study.json, records, step samples and older logs."""
+    """Write a study of this truth: configurations and study.json, records, step samples and older logs.
+
+    A process writes each truth once, and copies it for whoever asks again.
+    """
     truth = truth or Honest()
+    written = Path(_WRITTEN.name) / digest(repr(truth))
+    if not written.exists():
+        _write_study(written, truth)
+    return Path(shutil.copytree(written, folder, dirs_exist_ok=True))
+
+
+def _write_study(folder: Path, truth: Honest) -> None:
     random = np.random.default_rng(truth.seed)
     study = StudyConfig.model_validate(
         {
@@ -142,7 +158,6 @@ def write_honest(folder: Path, truth: Honest | None = None) -> Path:
         pace = pace_of_repeat[config.repeat] * np.exp(random.normal(0, truth.noise)) / truth.speed
         seconds = _write_run(folder / config.run, config, truth, begun, pace, random)
         begun += timedelta(seconds=seconds + PAUSE_SECONDS)
-    return folder
 
 
 def _write_run(
