@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import honest
-from tests.honest import Honest, Lines, counted, evaluation, loss_of, write_honest
+from tests.honest import Honest, Lines, counted, loss_of, write_honest
 from tests.records import digest
 from tests.tampering import (
     Change,
@@ -297,22 +297,12 @@ def stalled(lines: Lines) -> Lines:
     return with_epochs(lines, new)
 
 
-BUSY = processors(other_seconds=lambda facts: 0.2 * facts.process_seconds)
 DISTURBED = (
     Attack("throttled in the course of each run", drifting(0.15)),
     Attack("one arm throttled", drifting(0.15, "horovod")),
-    Attack("other programs beside one arm", horovod(BUSY, workers=MORE)),
     Attack("one arm stalls", horovod(stalled, workers=[4])),
     Attack("launches of a split second", every(slower(0.004))),
 )
-
-
-def best_epoch(lines: Lines) -> Lines:
-    """Report the better score of an earlier epoch as that after the last."""
-    first, *_, last = lines.results
-    better = evaluation(lines.config, lines.epochs[: first.epochs], 0.85)
-    again = better.model_copy(update={"epochs": last.epochs, "training_seconds": last.training_seconds})
-    return replace(lines, results=[better, again])
 
 
 def other_foreground(share: float) -> Change:
@@ -344,7 +334,6 @@ def error_rates(folder: Path) -> None:
 SCORES = (
     Attack("another test set in one arm", native(header(manifest_sha256=digest("easy")))),
     Attack("masks of another size in one arm", native(other_foreground(1.5))),
-    Attack("the best epoch as the last", every(best_epoch, workers=MORE)),
     Attack("own task: a score called error_rate", error_rates),
 )
 ON_REPORT = (*LEARNED, *UNEQUAL, *CHERRIES, *FOREIGN, *RESUMED, *PLACE, *DISTURBED, *SCORES)

@@ -88,11 +88,6 @@ def on_gpus(folder: Path) -> Path:
     return folder
 
 
-def another_day(folder: Path) -> Path:
-    both(folder, {2: (90, 0.8), 4: (95, 0.8)})
-    return both(folder, {1: (100, 0.8)}, header={"started_utc": "2025-01-12T12:00:00Z"})
-
-
 def noisy_on_two(folder: Path, speed: float, iou: float, noise: Sequence[float]) -> Path:
     both(folder, {1: (100, 0.8)})
     return both(folder, {2: (speed, iou)}, noise=noise)
@@ -129,10 +124,10 @@ def without_iou(folder: Path) -> Path:
     return write(folder, {2: (181, 0.8)}, iou=None)
 
 
-def busy(folder: Path, repeats: int = 5) -> Path:
+def busy(folder: Path) -> Path:
     """Both frameworks in turn; other programs take cores of every run of native DDP on 2 workers."""
     begun = 0
-    for repeat in range(1, repeats + 1):
+    for repeat in range(1, 6):
         for workers in (1, 2):
             for framework in FRAMEWORKS[:: (-1) ** repeat]:
                 is_busy = workers == 2 and framework == NATIVE
@@ -211,8 +206,6 @@ CASES = (
          "iou falls from 0.33 to 0.01"),
     Case("hosts in turn", "unfair 2 - c..b", hosts_in_turn, "no fair comparison", "same nodes",
          "1.74x", "1.94x", "!use", "!caution", ">on the same hosts", ">_again"),
-    Case("baseline of another day", "unfair 1 - ....", another_day, "same baseline",
-    ">with 1 worker on the same hosts"),
     Case("more than linear", "scale 2 - c...", lambda to: both(to, {1: (100, 0.8), 2: (250, 0.8)}),
          "2.5x", "more than linear (efficiency 1.25", "may fit into memory", "!slowed"),
     Case("1 worker slowed", "unfair - - c...", lambda to: paced(to, 0.05), "no fair baseline",
@@ -274,8 +267,6 @@ CASES = (
     Case("no IoU on 2 workers", "undecided - - .u..", without_iou, "iou is not known"),
     Case("machine busy", "undecided 2 - ...b", busy, "the machine was not quiet; so far", "x on 2 workers",
          "!machine quiet", ">--repeat-disturbed"),
-    Case("busy, two repeats", "undecided - - ...b", lambda to: busy(to, 2), "2 repeats per point",
-         "the machine was not quiet"),
     Case("runs to come", "scale 2 - gg.c", incomplete, "\"machine quiet\" not known, 1 run incomplete"),
     Case("nothing learned", "undecided - - .bn.", lambda to: both(to, LOST), *NOTHING, "1.90x", "!use",
     ">learn first"),

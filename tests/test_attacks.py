@@ -59,7 +59,7 @@ QUICK = {
     "Horovod without NCCL on GPUs",
     "strangers on one arm's GPUs", "always the same arm first",
     "one arm throttled", "launches of a split second", "masks of another size in one arm",
-    "the best epoch as the last", "own task: a score called error_rate",
+    "own task: a score called error_rate",
     "B has the best 5 of 12 repeats", "B at a higher clock", "B with other losses",
     "B calls its slower half warm-up",
     "neither learned anything", "B has slower launches set aside",

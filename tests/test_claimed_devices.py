@@ -136,16 +136,15 @@ def launch_claimed(configs: Mapping[str, RunConfig], folder: Path) -> ClaimedRun
 
 @pytest.fixture(scope="module")
 def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> ClaimedRuns:
-    folder = tmp_path_factory.mktemp("claimed")
-    configs = configurations(data, folder)
-    return launch_claimed({name: configs[name] for name in QUICK}, folder)
+    configs = configurations(data, tmp_path_factory.mktemp("task"))
+    return launch_claimed({name: configs[name] for name in QUICK}, tmp_path_factory.mktemp("claimed"))
 
 
 @pytest.fixture(scope="module")
 def other_runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> ClaimedRuns:
-    folder = tmp_path_factory.mktemp("others")
-    configs = configurations(data, folder)
-    return launch_claimed({name: configs[name] for name in configs if name not in QUICK}, folder)
+    configs = configurations(data, tmp_path_factory.mktemp("task"))
+    others = {name: config for name, config in configs.items() if name not in QUICK}
+    return launch_claimed(others, tmp_path_factory.mktemp("others"))
 
 
 @pytest.fixture

@@ -150,13 +150,6 @@ def test_starts_in_any_order_are_chance_where_jobs_wait(tmp_path: Path) -> None:
     assert report_of(study).check(ORDER)[:2] == ("yes", False)
 
 
-def test_one_framework_after_the_other_is_no_chance(tmp_path: Path) -> None:
-    study = as_jobs(
-        write_honest(tmp_path / "study"), drawn(1, 4), lambda run: 2 * (run.framework == "horovod")
-    )
-    assert report_of(study).check(ORDER)[:2] == ("no", True)
-
-
 def made_again(folder: Path, repeats: Sequence[int], framework: str = "horovod") -> None:
     """Remove these repeats of an arm on 4 workers and run them again, hours later."""
 
@@ -246,14 +239,6 @@ def test_every_sentence_with_a_number_says_that_a_study_is_unfair(tmp_path: Path
     assert all("caution: no fair comparison" in text for text in report.request_sentences)
 
 
-def on_nodes_of_its_own(study: Path) -> None:
-    as_jobs(study, of_arm("n1", "n2"))
-
-
-def by_night_and_day(study: Path) -> None:
-    as_jobs(study, drawn(1, 4), by_night)
-
-
 def with_a_handicap(study: Path) -> None:
     Runs(study).of("pytorch_native").change(config(pytorch_native={"bucket_cap_mb": 0.05}))
 
@@ -262,17 +247,11 @@ def with_slow_runs_made_again(study: Path) -> None:
     made_again(study, [1, 3])
 
 
-def without_study(study: Path) -> None:
-    (study / "study.json").unlink()
-
-
-# What is done to an honest study, and what its first screen then says, in every output.
+# What is done to an honest study, and what its first screen then says, in every output. That a comparison is
+# not fair: tests/test_report.py.
 FIRST_SCREEN: Sequence[tuple[Callable[[Path], None], str]] = (
-    (on_nodes_of_its_own, "No fair comparison, as the fairness table says no to: same nodes"),
-    (by_night_and_day, "No fair comparison, as the fairness table says no to: order interleaved in time"),
     (with_a_handicap, "native DDP with pytorch_native.bucket_cap_mb = 0.05"),
     (with_slow_runs_made_again, OUT_OF_ORDER),
-    (without_study, "No fair comparison, as the fairness table says no to: asked for and read"),
 )
 
 
