@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -47,6 +48,18 @@ def folder(tmp_path: Path) -> Path:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_folder_inside_of_the_data_folder_is_led_back_to_it(data: Command, folder: Path) -> None:
+    code, _, error = data("check", folder / "images")
+    assert (code, f"did you mean {folder}?" in error) == (65, True)
+
+
+def test_the_link_that_is_advised_works(data: Command, folder: Path) -> None:
+    (folder / "masks").rename(folder / "ground truth")
+    cure = data("check", folder)[2].partition("if these are the masks: ")[2]
+    subprocess.run(cure, shell=True, check=True)
+    assert data("check", folder)[0] == 0
 
 
 def test_check_describes_a_sound_folder(data: Command, folder: Path) -> None:

@@ -221,8 +221,18 @@ FOLDERS: dict[str, tuple[Mapping[str, bytes | str | None], list[str]]] = {
     "nothing": ({"images": None, "masks": None}, ["images/ and masks/ are empty"]),
     "no folders": (
         {"pictures": None},
-        ["images: cannot be listed", "a data folder holds images/ and masks/"],
+        ["found pictures/; if these are the images: ln -s pictures "],
     ),
+    "of others": ({"imgs": None, "labels": None}, ["found imgs/; if these are the images: ln -s imgs"]),
+    "labels": (
+        {"images/a.png": IMAGE, "labels": None},
+        ["found labels/; if these are the masks: ln -s labels"],
+    ),
+    "one level below": (
+        {"train/images/a.png": IMAGE, "train/masks/a.png": MASK},
+        ["images: there is no such folder; did you mean", "/train?"],
+    ),
+    "several": ({"a": None, "b": None}, ["a data folder holds images/ and masks/", "found a/, b/"]),
 }
 
 

@@ -16,6 +16,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path, PurePath
+from shlex import quote
 from typing import Literal, Self
 
 import numpy as np
@@ -38,6 +39,9 @@ SAME_NAMES = "*:*"
 NAMES_HELP = "how files are named, as '*:*_mask'; * is what image and mask share (default: found)"
 # Pairs tried to find how a folder names its masks: the first mask may be one without image.
 MOST_TRIED_PAIRS = 3
+# What folders of masks are called elsewhere; other folders may be those of images.
+_OF_MASKS = re.compile(r"(?i)mask|label|seg|truth|^gt|annot|target")
+MOST_NAMED = 5
 ALLOWED = "'nonzero', values such as '255' or '1,2', or a threshold such as '>127' or '<1'"
 # The highest value of a 16-bit mask.
 HIGHEST_VALUE = 65535
@@ -60,6 +64,7 @@ def find_pairs(folder: Path, names: str | None = None) -> tuple[list[FilePair], 
     where images/ or masks/ cannot be listed, 2 for an impossible pattern.
     """
     problems: list[str] = []
+    _require_layout(folder)
     images = _by_stem(folder / IMAGES_FOLDER, problems)
     masks = _by_stem(folder / MASKS_FOLDER, problems)
     given = names
@@ -83,6 +88,30 @@ def find_pairs(folder: Path, names: str | None = None) -> tuple[list[FilePair], 
     if not pairs and not problems:
         problems.append(f"{folder}: {IMAGES_FOLDER}/ and {MASKS_FOLDER}/ are empty")
     return pairs, problems
+
+
+def _require_layout(folder: Path) -> None:
+    """Raise UserError (65) where a folder lacks images/ or masks/, with the folder or the link that helps."""
+    if not folder.is_dir() or _has_layout(folder):
+        return
+    lacking = next(name for name in (IMAGES_FOLDER, MASKS_FOLDER) if not (folder / name).is_dir())
+    found = [path.name for path in sorted(folder.iterdir()) if path.is_dir() and path.name[0] != "."]
+    around = [folder.parent, *(folder / name for name in found), *folder.glob("*/*")]
+    others = [name for name in found if name not in (IMAGES_FOLDER, MASKS_FOLDER)]
+    meant = [name for name in others if bool(_OF_MASKS.search(name)) == (lacking == MASKS_FOLDER)]
+    if near := next(filter(_has_layout, around), None):
+        cure = f"did you mean {near}?"
+    elif len(meant) == 1:
+        link = f"ln -s {quote(meant[0])} {quote(str(folder / lacking))}"
+        cure = f"found {meant[0]}/; if these are the {lacking}: {link}"
+    else:
+        cure = "a data folder holds images/ and masks/ with files of the same names"
+        cure += f"; found {', '.join(f'{name}/' for name in found[:MOST_NAMED])}" if found else ""
+    raise UserError(f"{folder / lacking}: there is no such folder; {cure}", EXIT_BAD_DATA)
+
+
+def _has_layout(folder: Path) -> bool:
+    return (folder / IMAGES_FOLDER).is_dir() and (folder / MASKS_FOLDER).is_dir()
 
 
 def images_in(folder: Path) -> tuple[dict[str, str], list[str]]:
