@@ -35,6 +35,7 @@ from unet_scaling.base.console import CleanConsole
 from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_OK, UserError, required_module
 from unet_scaling.base.files import READABLE, write_atomically
 from unet_scaling.base.parallel import parallel_map
+from unet_scaling.base.texts import called
 
 PAGE_NAME = "report.html"
 # What earlier versions wrote beside the page; removed, as it would be taken for what this version says.
@@ -139,7 +140,9 @@ def report_study(options: argparse.Namespace) -> int:
         study = load_study(source)
     if study.is_empty:
         print_left_out(study.all_left_out, report_console())
-        raise UserError(f"{source} has no usable run; the reasons are listed above", EXIT_BAD_DATA)
+        further = f"; {called('status', source)} says which go on, and how" if options.study else ""
+        reasons = f"{source} has no usable run; the reasons are listed above{further}"
+        raise UserError(reasons, EXIT_BAD_DATA)
     # The study stays until the end: no search for garbage, in any process, needs to visit it.
     gc.freeze()
     report = make_report(replace(study, output=folder))
