@@ -71,6 +71,13 @@ def test_seconds_are_of_the_same_work_or_of_each_workers_share(tmp_path: Path) -
         "n,images/sec/GPUs\n1,10\n2,9\n",
         "n,images/s per GPU\n1,10\n2,9\n",
         "n,throughput per worker\n1,10\n2,9\n",
+        "# Results\n\nWe saw, on Monday:\n\n| N | img/s |\n|--:|:--|\n| 1 | 10 |\n| 2 | 18 |\n\nIt, well, scales.\n",
+        "N | img/s\n---|---\n1 | 10\n2 | 18\nand more\n",
+        " n | img/s\n---+-------\n 1 |  10\n 2 |  18\n(2 rows)\n",
+        "GPUs   images / s\n   1           10\n   2           18\n",
+        "  n img/s\n  1 10\n  2 18\n",
+        "n    img/s\n---  -----\n1    10\n2    18\n",
+        "n,img/s\n1,10 ± 0.2\n2,18.0 +/- 1\n",
     ],
 )
 def test_dialects_and_names_of_columns(text: str, tmp_path: Path) -> None:
@@ -94,6 +101,31 @@ def test_dialects_and_names_of_columns(text: str, tmp_path: Path) -> None:
 def test_the_unit_in_a_title_counts(title: str, seconds: float, tmp_path: Path) -> None:
     runs = load_csv(table(tmp_path, f"n,{title}\n1,5\n"), {}).runs
     assert runs["seconds_per_epoch"].tolist() == pytest.approx([seconds])
+
+
+@pytest.mark.parametrize(
+    ("title", "cells", "seconds"),
+    [
+        ("time", ("12h", "90 min"), (43200.0, 5400.0)),
+        ("time [h]", ("12 h", "90min"), (43200.0, 5400.0)),
+        ("elapsed", ("00:12:31", "1-00:00:02"), (751.0, 86402.0)),
+        ("time", ("1 min 30 s", "1m 30s"), None),
+        ("time", ("1.5 s ± 0.1 s", "700 ms"), (1.5, 0.7)),
+        ("time", ("12:31", "6:20"), None),
+        ("time", ("12 h", "6"), None),
+        ("time", ("12 parsec", "6 parsec"), None),
+    ],
+)
+def test_a_time_may_have_a_unit_of_its_own_or_be_that_of_a_clock(
+    title: str, cells: tuple[str, str], seconds: tuple[float, float] | None, tmp_path: Path
+) -> None:
+    source = table(tmp_path, f"n,{title}\n1,{cells[0]}\n2,{cells[1]}\n")
+    if seconds is None:
+        with pytest.raises(UserError, match=r"write all alike|Write all three, as 0:12:31"):
+            load_csv(source, {}, "of-all")
+    else:
+        found = load_csv(source, {}, "of-all").runs["seconds_per_epoch"]
+        assert found.tolist() == pytest.approx(seconds)
 
 
 def test_steps_grow_with_the_workers_where_told(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain, pairwise, takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -75,6 +75,13 @@ WORDS_OF_TIMES = {*SECONDS_OF_UNIT, *TIMED, "per", "wall", "elapsed", "total", "
 STEPS = re.compile("(it|iter|iteration|step|batch|minibatch)(e?s)?")  # of all workers together or of each
 # Marks of thousands and of decimals.
 MARKS = ((",", "."), (".", ","))
+# The line below a header holds nothing else.
+RULE_MARKS = frozenset("|-:+= \t")
+# What follows a mean; times of a clock, and those with units of their own.
+SPREAD = re.compile(r"\s*(±|\+/-|\+-).*")
+CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d(?:\.\d*)?)")
+UNIT = re.compile(r"(\d+(?:\.\d*)?)\s*([^\W\d_]+)")
+WITH_UNITS = re.compile(rf"(?:{UNIT.pattern}\s*)+")
 # Columns of such a name are of the launch alone.
 NAMES_OF_REPEATS = {
     "seed", "run", "runid", "id", "index", "number", "job", "jobid", "date", "day", "start", "timestamp",
@@ -141,6 +148,9 @@ def load_csv(
     whole = (workers >= 1) & (workers <= _MOST_WORKERS) & (workers % 1 == 0)
     table["workers"].refuse(~whole, "a whole number above 0 is needed")
     measured = table.get("throughput") or table["seconds"]
+    told = replace(measured, cells=[SPREAD.sub("", cell) for cell in measured.cells])
+    spread = [f"{measured.title}: what stands after ± is not read"] if told.cells != measured.cells else []
+    measured = _in_one_unit(told) if measured.name == "seconds" else told
     amounts = _numbers(measured)
     measured.refuse(amounts < _SMALLEST, f"it must be {_SMALLEST:g} or more")
     speeds, meant = _speeds(measured, amounts, workers, work)
@@ -153,7 +163,7 @@ def load_csv(
     points: list[Point] = [*zip(frameworks, workers, strict=True)]
     unread = {title: place for place, title in enumerate(header) if title and place not in places.values()}
     cells_of = {title: [cells[place] for _, cells in rows] for title, place in unread.items()}
-    notes = [meant, *_notes_on_unread(cells_of, where, points, lines[0])]
+    notes = [meant, *spread, *_notes_on_unread(cells_of, where, points, lines[0])]
     repeats = _repeats(points, table.get("repeat"))
     if not work:
         _refuse_constant(measured, pd.Series(speeds, index=pd.MultiIndex.from_tuples(points)))
@@ -293,15 +303,15 @@ def _text(source: str) -> str:
 def _rows(text: str, name: str) -> tuple[tuple[int, list[str]], Rows, str]:
     """Return the header and each row with its line number, and what ends a column.
 
-    Comments (#) are no rows, nor is the line of dashes in a Markdown table. Where the first row has a number
-    and no known title, the last comment before it is the header.
+    Comments (#) are no rows, nor is a line of dashes. Of a text with a Markdown table that alone is read.
+    Where the first row has a number and no known title, the last comment before it is the header.
     """
     lines: list[tuple[int, str]] = []
     comment: list[tuple[int, str]] = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in _table_lines(text):
         if line.lstrip().startswith("#"):
             comment = comment if lines else [(number, line.lstrip("# \t"))]
-        elif line.strip("|-: "):
+        elif {*line} - RULE_MARKS:
             lines.append((number, line))
     cells = [cell.strip(" \"'") for cell in re.split(r"[;\t,|]", lines[0][1])] if lines else []
     titled = any(_is(column, cell) for cell in cells for column in ("workers", "seconds", "throughput"))
@@ -314,6 +324,8 @@ def _rows(text: str, name: str) -> tuple[tuple[int, list[str]], Rows, str]:
     first = lines[0][1]
     delimiter = max(";\t,|", key=first.count)
     if not first.count(delimiter):
+        lines, delimiter = _parted_by_blanks(lines), "\t"
+    if not lines[0][1].count(delimiter):
         raise UserError(f"{name}:{lines[0][0]}: no column ends; separate them by , ; tab or |", EXIT_BAD_DATA)
     parsed = [
         (number, [cell.strip() for cell in next(csv.reader(io.StringIO(line), delimiter=delimiter))])
@@ -325,6 +337,27 @@ def _rows(text: str, name: str) -> tuple[tuple[int, list[str]], Rows, str]:
             found = f"{len(cells)} cells, the header has {width}"
             raise UserError(f"{name}:{number}: {found}; each line is one row", EXIT_BAD_DATA)
     return parsed[0], parsed[1:], delimiter
+
+
+def _table_lines(text: str) -> list[tuple[int, str]]:
+    """Return the lines of a text with their numbers; of one with Markdown tables, those of the first."""
+    lines = [*enumerate(text.splitlines(), start=1)]
+    rules = [place for place, (_, line) in enumerate(lines) if "--" in line and {*line} <= RULE_MARKS]
+    rule = next((place for place in rules if {"|", "+"} & {*lines[place][1]}), None)
+    if rule is None:
+        return lines
+    rows = takewhile(lambda row: "|" in row[1], lines[rule + 1 :])
+    return [*lines[max(0, rule - 1) : rule], *rows]
+
+
+def _parted_by_blanks(lines: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return lines whose columns stand apart by blanks with tabs between them, where all have as many."""
+    for blanks in (r" {2,}", r" +"):
+        parted = [(number, re.sub(blanks, "\t", line.strip())) for number, line in lines]
+        counts = {line.count("\t") for _, line in parted}
+        if len(counts) == 1 and counts != {0}:
+            return parted
+    return [*lines]
 
 
 def _places(header: Sequence[str], asked: Mapping[str, str], name: str) -> dict[str, int]:
@@ -438,6 +471,31 @@ def _number(cell: str, thousands: str, decimal: str) -> float:
     if not re.fullmatch(pattern, cell, re.ASCII | re.IGNORECASE):
         return NAN
     return float(cell.replace(thousands, "").replace(decimal, "."))
+
+
+def _in_one_unit(column: CsvColumn) -> CsvColumn:
+    """Return times with units of their own (12h, 1 min 30 s, 0:12:31, 1-02:00:00) in that of the title."""
+    of_clock = [CLOCK.fullmatch(cell) for cell in column.cells]
+    column.refuse(
+        [bool(re.fullmatch(r"\d+:\d+", cell)) for cell in column.cells],
+        "hours and minutes, or minutes and seconds? Write all three, as 0:12:31 or 12:31:00",
+    )
+    parts = [WITH_UNITS.fullmatch(cell) and UNIT.findall(cell) for cell in column.cells]
+    if not any(of_clock) and not any(parts):
+        return column
+    seconds = []
+    for clock, units in zip(of_clock, parts, strict=True):
+        if clock:
+            days, hours, minutes, rest = (float(each or 0) for each in clock.groups())
+            seconds.append(((days * 24 + hours) * 60 + minutes) * 60 + rest)
+        else:
+            known = [
+                SECONDS_OF_UNIT.get(unit.casefold(), NAN) * float(number) for number, unit in units or ()
+            ]
+            seconds.append(sum(known) if known else NAN)
+    column.refuse(np.isnan(seconds), "others have a unit or are hours:minutes:seconds; write all alike")
+    unit = _unit_of_time(column, _words(column.title))
+    return replace(column, cells=[f"{each / unit:.9f}" for each in seconds])
 
 
 def _numbers(column: CsvColumn) -> _Numbers:
