@@ -71,7 +71,7 @@ def test_seconds_are_of_the_same_work_or_of_each_workers_share(tmp_path: Path) -
         "n,images/sec/GPUs\n1,10\n2,9\n",
         "n,images/s per GPU\n1,10\n2,9\n",
         "n,throughput per worker\n1,10\n2,9\n",
-        "# Results\n\nWe saw, on Monday:\n\n| N | img/s |\n|--:|:--|\n| 1 | 10 |\n| 2 | 18 |\n\nIt, well, scales.\n",
+        "# Results\n\nWe saw:\n\n| N | img/s |\n|--:|:--|\n| 1 | 10 |\n| 2 | 18 |\n\nIt, well, scales.\n",
         "N | img/s\n---|---\n1 | 10\n2 | 18\nand more\n",
         " n | img/s\n---+-------\n 1 |  10\n 2 |  18\n(2 rows)\n",
         "GPUs   images / s\n   1           10\n   2           18\n",
