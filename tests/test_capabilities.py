@@ -1,4 +1,4 @@
-"""Each capability can be taken away, and the rest works."""
+"""Each capability can be taken away, and the rest works; tests/test_wheel.py takes all away at once."""
 
 import os
 import subprocess
@@ -13,8 +13,6 @@ from tests.evidence import evidence
 from tests.studies import make_images, tiny_study
 from unet_scaling.subcommands import SUBCOMMANDS
 
-# Taken away in `make test`; the others in `make verify`.
-QUICK = ("saliency",)
 # A committed study that has what a capability is about; else its kind is not among the committed ones.
 STUDIES = {
     "saliency": "saliency_nuclei", "strategies": "strategies_fast", "predict": "emulated_scaling",
@@ -39,9 +37,8 @@ OF_THE_CORE = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.verify) for name in CAPABILITIES]
-)
+@pytest.mark.verify
+@pytest.mark.parametrize("name", CAPABILITIES)
 def test_the_rest_imports_helps_reports_plans_and_passes_its_tests_without(name: str, tmp_path: Path) -> None:
     rest = tmp_path / "rest"
     copy_without(name, rest)

@@ -9,6 +9,8 @@ import pytest
 
 from unet_scaling.study.config import PROJECT
 
+pytestmark = pytest.mark.verify
+
 
 def run_dry(output: Path, *options: str) -> tuple[int, dict[str, str]]:
     """Return the exit code, and the end of each line of the table by stage."""
@@ -18,7 +20,6 @@ def run_dry(output: Path, *options: str) -> tuple[int, dict[str, str]]:
     return code, {name: state for name, _, _, state in rows}
 
 
-@pytest.mark.slow
 def test_a_stage_that_fails_stops_no_other_one(tmp_path: Path) -> None:
     code, states = run_dry(tmp_path, "--stages", "records,facts,segment,horovod")
     assert code == 1
@@ -31,7 +32,6 @@ def test_a_stage_that_fails_stops_no_other_one(tmp_path: Path) -> None:
     assert late == (1, {"facts": "not begun: out of time"})
 
 
-@pytest.mark.verify
 def test_all_stages_run_on_cpus(tmp_path: Path) -> None:
     code, states = run_dry(tmp_path, "--seconds", "800")
     assert {name: state.split()[0] for name, state in states.items()} == dict.fromkeys(states, "ok")

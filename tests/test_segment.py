@@ -576,6 +576,7 @@ def test_an_image_of_another_size_passes_alone_and_in_its_turn() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.verify
 def test_measured_latencies_are_written_and_answer_a_goal(
     run: TrainedRun,
     images: Path,
