@@ -147,10 +147,7 @@ def load_csv(
     workers = _numbers(table["workers"])
     whole = (workers >= 1) & (workers <= _MOST_WORKERS) & (workers % 1 == 0)
     table["workers"].refuse(~whole, "a whole number above 0 is needed")
-    measured = table.get("throughput") or table["seconds"]
-    told = replace(measured, cells=[SPREAD.sub("", cell) for cell in measured.cells])
-    spread = [f"{measured.title}: what stands after ± is not read"] if told.cells != measured.cells else []
-    measured = _in_one_unit(told) if measured.name == "seconds" else told
+    measured, spread = _without_spread(table.get("throughput") or table["seconds"])
     amounts = _numbers(measured)
     measured.refuse(amounts < _SMALLEST, f"it must be {_SMALLEST:g} or more")
     speeds, meant = _speeds(measured, amounts, workers, work)
@@ -471,6 +468,13 @@ def _number(cell: str, thousands: str, decimal: str) -> float:
     if not re.fullmatch(pattern, cell, re.ASCII | re.IGNORECASE):
         return NAN
     return float(cell.replace(thousands, "").replace(decimal, "."))
+
+
+def _without_spread(column: CsvColumn) -> tuple[CsvColumn, list[str]]:
+    """Return a column without what follows ±, times in one unit, and what is to be said of it."""
+    told = replace(column, cells=[SPREAD.sub("", cell) for cell in column.cells])
+    notes = [f"{column.title}: what stands after ± is not read"] if told.cells != column.cells else []
+    return _in_one_unit(told) if column.name == "seconds" else told, notes
 
 
 def _in_one_unit(column: CsvColumn) -> CsvColumn:
