@@ -435,8 +435,11 @@ def _replaced(folder: Path, header: Header) -> Iterator[bool]:
     """
     for path in (*disturbed_records(folder), *attempt_records(folder)):
         record = read_record(path)
-        if not record.complete or record.header is None or record.header == header:
+        if not record.complete or record.header is None:
             continue
+        own = folder / RECORD_NAME
+        if record.header == header and not (own.exists() and read_record(own).complete):
+            continue  # it counts itself, until the new one is complete
         both = header.model_copy(update={"earlier": [record.header]})
         if not any(facts.differing_attempts(both)) and records.why_unusable(record) is None:
             yield not disturbance(record).reason
