@@ -34,7 +34,8 @@ from typing import Literal
 import numpy as np
 
 from analysis.kinds.assemble import Judged, judge
-from analysis.numbers.contrast import NO, WITHHELD
+from analysis.numbers.check import NO
+from analysis.numbers.contrast import WITHHELD
 from analysis.numbers.stats import share_interval
 from analysis.read.load import load_study
 from analysis.study import Array

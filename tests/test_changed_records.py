@@ -22,7 +22,8 @@ from analysis.judge.baseline import check_one_worker
 from analysis.judge.checks import fairness_checks, fairness_table
 from analysis.judge.gpus import BY_COUNTER, BY_POWER
 from analysis.kinds.assemble import make_report
-from analysis.numbers.contrast import WITHHELD, PointPair
+from analysis.numbers.check import PointPair
+from analysis.numbers.contrast import WITHHELD
 from analysis.read.impossible import impossible_values
 from analysis.read.load import load_study
 from analysis.report.exports import origins

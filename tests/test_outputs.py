@@ -45,9 +45,14 @@ def command(
 )
 def test_ctrl_c_while_a_command_is_imported_is_one_line(module: str, study: Path) -> None:
     words = [sys.executable, "-X", "importtime", "-m", "unet_scaling", "report", str(study)]
-    # Not ignored, as by what a shell starts in the background.
-    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
-    with subprocess.Popen(words, cwd=PROJECT, stderr=subprocess.PIPE, text=True, **heard) as process:
+
+    def hear() -> None:
+        """What a shell starts in the background ignores Ctrl-C."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen(
+        words, cwd=PROJECT, stderr=subprocess.PIPE, text=True, preexec_fn=hear
+    ) as process:
         lines = iter(process.stderr or ())
         assert any(line.split("|")[-1].strip() == module for line in lines)
         process.send_signal(signal.SIGINT)

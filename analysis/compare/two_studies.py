@@ -23,7 +23,8 @@ from analysis.judge.launch_checks import (
     start_seconds,
     subject_of,
 )
-from analysis.numbers.contrast import PointPair, point_name, with_clocks
+from analysis.numbers.check import PointPair
+from analysis.numbers.contrast import point_name, with_clocks
 from analysis.numbers.iou import COUNTS
 from analysis.numbers.stats import kept_though_disturbed
 from analysis.read.load import FINAL_FATES, load_study

@@ -15,6 +15,7 @@ from scipy import special  # type: ignore[import-untyped]
 from analysis.judge.gpus import BY_POWER, ENERGY, gpu_remarks, listed_reasons, run_gpus
 from analysis.judge.launch_checks import Checked
 from analysis.numbers import contrast
+from analysis.numbers.check import Check, PointPair, no, not_known, recorded_by_one, withhold_claims, yes
 from analysis.numbers.stats import CHANCE_OF_APART, apart
 from analysis.study import NOT_RECORDED, POINT, Array, Study
 from analysis.text import Row, count, number, percent
@@ -121,7 +122,7 @@ def seconds_beside_training(study: Study, point: Row) -> dict[str, float]:
     return known if sum(known.values()) >= LEAST_BESIDE * point["training_seconds"] else {}
 
 
-def check_clocks(subject: Checked) -> contrast.Check:
+def check_clocks(subject: Checked) -> Check:
     """Check that the cores of both frameworks had the same clock.
 
     A clock that never changes is that of a virtual machine's description: no measurement, unless the
@@ -131,42 +132,42 @@ def check_clocks(subject: Checked) -> contrast.Check:
     clocks = figures["frequency_mhz"].reindex([row["run"] for row in subject.runs])
     found = _check(subject, OF_CLOCK, figures, f"at {count(len(subject.sides), 'point')} the means are alike")
     if found.withholds or not subject.sides:
-        return found if subject.sides else contrast.not_known("no point of both frameworks")
+        return found if subject.sides else not_known("no point of both frameworks")
     if clocks.isna().any():
-        return contrast.not_known("not every run recorded the clock")
+        return not_known("not every run recorded the clock")
     recorded = subject.study.budgets["frequency_mhz"].dropna()
     if clocks.nunique() == 1 and recorded.nunique() == 1:
         fact = f"all name {clocks.iloc[0]:,.0f} MHz at all times"
-        return contrast.not_known(f"{fact}, as virtual machines do whatever their clock")
+        return not_known(f"{fact}, as virtual machines do whatever their clock")
     return found
 
 
-def check_gpus(subject: Checked) -> contrast.Check | None:
+def check_gpus(subject: Checked) -> Check | None:
     """Check that the GPUs of both frameworks were alike at every point; no row where there are none."""
     gpus = run_gpus(subject.study.budgets)
     if gpus.empty:
         has_gpus = any(worker.device_uuid for header in subject.headers.values() for worker in header.workers)
-        return contrast.not_known("no run recorded its GPUs") if has_gpus else None
+        return not_known("no run recorded its GPUs") if has_gpus else None
     alike = f"at {count(len(subject.sides), 'point')} no figure of the GPUs speaks against a framework"
     return _check(subject, OF_GPUS, gpus, "; ".join((alike, *gpu_remarks(gpus))))
 
 
-def check_others(subject: Checked) -> contrast.Check:
+def check_others(subject: Checked) -> Check:
     """Check that nothing else that is recorded speaks against a framework: load, memory, start, and so on."""
     figures = run_figures(subject.study.timed)
     if figures["helpers"].isna().all():  # nor the rest of what decides speed
-        return contrast.not_known(NOT_RECORDED)
+        return not_known(NOT_RECORDED)
     alike = f"at {count(len(subject.sides), 'point')} no other figure speaks against a framework"
     return _check(subject, OF_OTHERS, figures, alike)
 
 
 def _check(
     subject: Checked, figures: Mapping[str, RecordedFigure], of_runs: pd.DataFrame, alike: str
-) -> contrast.Check:
+) -> Check:
     """Return the check of these figures: each is named once, at the last point where frameworks differ."""
     told: dict[str, list[str]] = {}
-    unfair: set[contrast.PointPair] = set()
-    one_sided: set[contrast.PointPair] = set()
+    unfair: set[PointPair] = set()
+    one_sided: set[PointPair] = set()
     for column, figure in figures.items():
         phrases: dict[str, list[str]] = {}
         for pair, meaning, values in differing_points(subject.sides, figure, of_runs[column]):
@@ -187,21 +188,21 @@ def _check(
     ordered = ("setting", "held back", "slows", "disturbs", "one", "follows")
     facts = "; ".join(phrase for meaning in ordered for phrase in told.get(meaning, ()))
     if unfair:
-        return contrast.withhold_claims(facts, unfair | one_sided)
+        return withhold_claims(facts, unfair | one_sided)
     if one_sided:
-        return contrast.known_of_one(facts, one_sided)
+        return recorded_by_one(facts, one_sided)
     if "slows" in told or "disturbs" in told:
-        return contrast.no(facts)
-    return contrast.yes("; ".join(filter(None, (alike, facts))))
+        return no(facts)
+    return yes("; ".join(filter(None, (alike, facts))))
 
 
 def differing_points(
-    points: Mapping[contrast.PointPair, contrast.Sides], figure: RecordedFigure, of_runs: "pd.Series[float]"
-) -> Iterator[tuple[contrast.PointPair, str, list[Array]]]:
+    points: Mapping[PointPair, contrast.Sides], figure: RecordedFigure, of_runs: "pd.Series[float]"
+) -> Iterator[tuple[PointPair, str, list[Array]]]:
     """Yield where the frameworks differ in a figure, its meaning there, and the launches' values of each."""
     of_figure = of_runs.astype(float)
-    known: dict[contrast.PointPair, list[Array]] = {}
-    sizes: dict[contrast.PointPair, float] = {}
+    known: dict[PointPair, list[Array]] = {}
+    sizes: dict[PointPair, float] = {}
     for pair, both in points.items():
         found = [of_figure.reindex([row["run"] for row in side]).dropna() for side in both]
         size = 1.0 if figure.unit == "%" else max((side.mean() for side in found if len(side)), default=0.0)

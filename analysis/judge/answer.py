@@ -26,17 +26,8 @@ from analysis.judge.decide import (
 )
 from analysis.judge.score_causes import cause_of
 from analysis.judge.trust import Light, Tile, Trust, incomplete
-from analysis.numbers.contrast import (
-    NO,
-    NOT_ENOUGH,
-    PAIR,
-    SUGGESTED,
-    Check,
-    Equality,
-    PointPair,
-    medians_disagree,
-    pair_of,
-)
+from analysis.numbers.check import NO, Check, PointPair
+from analysis.numbers.contrast import NOT_ENOUGH, PAIR, SUGGESTED, Equality, medians_disagree, pair_of
 from analysis.read.options import is_knob
 from analysis.study import (
     COMPARED,

@@ -19,7 +19,8 @@ from analysis.judge.launch_checks import (
     are_on_one_machine,
 )
 from analysis.numbers import stats
-from analysis.numbers.contrast import MOST_EXAMPLES, Check, first_points, grouped, no, not_known, yes
+from analysis.numbers.check import Check, no, not_known, yes
+from analysis.numbers.contrast import MOST_EXAMPLES, first_points, grouped
 from analysis.study import NAMES, SERIES
 from analysis.text import Row, clean, count, first_of, listed
 

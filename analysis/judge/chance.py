@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.numbers.contrast import Check, PointPair, Sides, first_points, no, withhold_claims, yes
+from analysis.numbers.check import Check, PointPair, no, withhold_claims, yes
+from analysis.numbers.contrast import Sides, first_points
 from analysis.numbers.stats import RESAMPLING_SEED
 from analysis.study import Array
 from analysis.text import Row, percent

@@ -28,25 +28,18 @@ from analysis.judge.launch_checks import (
     subject_of,
 )
 from analysis.judge.nodes import check_shares
+from analysis.numbers.check import YES, Check, PointPair, no, not_known, recorded_by_one, withhold_claims, yes
 from analysis.numbers.contrast import (
     BASELINE,
     MOST_EXAMPLES,
     QUIET,
-    YES,
-    Check,
-    PointPair,
     Sides,
     first_points,
     grouped,
     in_both,
-    known_of_one,
     names_of_pair,
-    no,
-    not_known,
     point_name,
     repeats_of,
-    withhold_claims,
-    yes,
 )
 from analysis.numbers.direction import direction_note, score_direction
 from analysis.numbers.iou import COUNTS
@@ -222,7 +215,7 @@ def check_facts(row: str, subject: Checked) -> Check:
         )
 
     if one_sided := _first_at_points(subject, unproven, told_by_one):
-        return known_of_one(first_points(one_sided.values()), one_sided)
+        return recorded_by_one(first_points(one_sided.values()), one_sided)
     headers = list(subject.headers.values())
     told = [
         f"{fact.title(headers[0])} {first_of([clean(value) for value in values], 'value', MOST_EXAMPLES)}"

@@ -26,6 +26,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.numbers import contrast
+from analysis.numbers.check import PointPair
 from analysis.numbers.points import slowed_on_one
 from analysis.read.load import load_study
 from analysis.study import COMPARED, FEWEST_REPEATS, POINT, RECOMMENDED_REPEATS, Names, Study
@@ -432,7 +433,7 @@ def decide(study: Study, comparisons: pd.DataFrame, until: Precision) -> Decisio
     return Decision(True, f"{why}: one more is needed")
 
 
-def widest(comparisons: pd.DataFrame) -> tuple[float, contrast.PointPair | None]:
+def widest(comparisons: pd.DataFrame) -> tuple[float, PointPair | None]:
     """Return half the width of the widest interval over its ratio, and of which pair.
 
     NaN where one is not known, which is wider than any other.

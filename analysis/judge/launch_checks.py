@@ -18,23 +18,17 @@ from numpy.typing import NDArray
 from scipy import special  # type: ignore[import-untyped]
 
 from analysis.judge.chance import REFUSED, Statistics, unless_chance, unlike
+from analysis.numbers.check import Check, PointPair, no, not_known, recorded_by_one, withhold_claims, yes
 from analysis.numbers.contrast import (
     MOST_EXAMPLES,
-    Check,
-    PointPair,
     Sides,
     first_points,
     grouped,
-    known_of_one,
     names_of_pair,
-    no,
-    not_known,
     point_name,
     repeats_of,
     sides,
     with_clocks,
-    withhold_claims,
-    yes,
 )
 from analysis.study import (
     ABSENT,
@@ -183,7 +177,7 @@ def check_order(subject: Checked) -> Check:
             known[pair] = float(np.median(np.where(together, 0.0, native - other))), len(repeats)
     if one_sided := subject.known_of_one(known_starts):
         where = first_points(map(point_name, one_sided))
-        return known_of_one(f"{where} only one framework's runs say when they started", one_sided)
+        return recorded_by_one(f"{where} only one framework's runs say when they started", one_sided)
     if not known:
         return not_known("no point of both frameworks has two repeats with different start times")
     apart = sorted(pair for pair, (distance, repeats) in known.items() if abs(distance) > repeats / 2)
@@ -511,7 +505,7 @@ def check_quiet(subject: Checked) -> Check:
     ]
     if one_sided := subject.known_of_one([*known, *short]):
         where = first_points(map(point_name, one_sided))
-        return known_of_one(f"{where} only one framework's runs say what other processes took", one_sided)
+        return recorded_by_one(f"{where} only one framework's runs say what other processes took", one_sided)
     if len(known) < len(runs):
         return not_known("not every run recorded what other processes took of its cores")
     most = max((known[run["run"]] for run in runs if not run["disturbed"]), default=NAN)

@@ -12,7 +12,8 @@ import numpy as np
 
 from analysis.judge.chance import REFUSED, Statistics, unequal_use, unless_chance, unlike
 from analysis.judge.launch_checks import Checked
-from analysis.numbers.contrast import YES, Check, PointPair, in_both, names_of_pair, yes
+from analysis.numbers.check import YES, Check, PointPair, yes
+from analysis.numbers.contrast import in_both, names_of_pair
 from analysis.study import Array
 from analysis.text import Row
 from unet_scaling.format.facts import PLACES, Fact, values_of

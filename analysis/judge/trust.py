@@ -15,7 +15,8 @@ import pandas as pd
 from scipy import special  # type: ignore[import-untyped]
 
 from analysis.numbers import stats
-from analysis.numbers.contrast import NO, NOT_KNOWN, QUIET, YES, Check, PointPair
+from analysis.numbers.check import NO, NOT_KNOWN, YES, Check, PointPair
+from analysis.numbers.contrast import QUIET
 from analysis.study import FEWEST_REPEATS, NAN, POINT, RECOMMENDED_REPEATS, Array, Study
 from analysis.text import count, listed, number, percent
 from unet_scaling.format.run_state import Exclusion

@@ -25,15 +25,8 @@ from analysis.judge.checks import disturbed_notes, fairness_checks, fairness_tab
 from analysis.judge.decide import Recommendation, recommend, width_notes
 from analysis.judge.gpus import gpu_table
 from analysis.judge.trust import Trust, TrustOfLogs, outlier_notes, steadiness_notes
-from analysis.numbers.contrast import (
-    BASELINE,
-    NO,
-    Check,
-    compare,
-    each_against_native,
-    select_compared_pair,
-    withhold,
-)
+from analysis.numbers.check import NO, Check
+from analysis.numbers.contrast import BASELINE, compare, each_against_native, select_compared_pair, withhold
 from analysis.numbers.iou import iou_between_frameworks, iou_table, task_scores
 from analysis.numbers.points import cost_table, interval_notes, summarise, target_of, unequal_work
 from analysis.study import COMPARED, POINT, Study

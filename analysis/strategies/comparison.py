@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.judge.checks import checks_of_points
+from analysis.numbers.check import PointPair
 from analysis.numbers.contrast import (
     Equality,
-    PointPair,
     causes_beside,
     outcome_of,
     paired_ratios,
