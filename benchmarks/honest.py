@@ -33,7 +33,7 @@ from typing import Literal
 
 import numpy as np
 
-from analysis.kinds.assemble import Judged, judge
+from analysis.assembly.assemble import StudyFindings, study_findings
 from analysis.numbers.check import NO
 from analysis.numbers.contrast import WITHHELD
 from analysis.numbers.stats import share_interval
@@ -364,11 +364,11 @@ def judged(cell: Cell, number: int) -> Mapping[str, bool | None]:
     with tempfile.TemporaryDirectory() as root:
         study = Path(root) / "study"
         write_study(study, cell, number)
-        found = judge(load_study(study))
+        found = study_findings(load_study(study))
         return outcomes_of(cell, number, found)
 
 
-def outcomes_of(cell: Cell, number: int, found: Judged) -> Mapping[str, bool | None]:
+def outcomes_of(cell: Cell, number: int, found: StudyFindings) -> Mapping[str, bool | None]:
     """Return COLUMNS of what decides the answer of a study."""
     (advice,) = found.recommendations
     # A verdict is on the largest count. On 1 worker there is nothing to average, and so no difference.

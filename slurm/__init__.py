@@ -1,1 +1,1 @@
-"""From a study and a cluster file to jobs, each once, and what follows when they end."""
+"""From a study to jobs of Slurm, or processes of this machine, each once; and what follows their end."""

@@ -55,7 +55,7 @@ ORDERS = {
         ("causes", "tables_of_others", "older_logs"),
         ("predict",),
         ("played", "saliency", "strategies"),
-        ("kinds",),
+        ("assembly",),
         ("figures",),
         ("report",),
         ("compare",),
@@ -105,7 +105,7 @@ OF_A_KIND = (
     "with_maps",
 )  # fmt: skip
 PARTS_OF_A_STUDY = ("kind", "played", "scripts", "subject")
-KINDS_STAND_IN = ("analysis/kinds/", "analysis/study.py")
+KINDS_STAND_IN = ("analysis/assembly/", "analysis/study.py")
 MOST_LINES_OF_FUNCTION = 60
 MOST_LINES_OF_FILE = 600
 NAMED_PATH = re.compile(r"\b((?:unet_scaling|analysis|slurm|tests|benchmarks|docs|environment)/[\w./*-]*\w)")
@@ -369,7 +369,7 @@ def functions_and_files_are_short() -> list[str]:
 def branches_on_a_kind_of_study() -> list[str]:
     """Return conditions of the analysis that ask what kind a study is, or which parts it has.
 
-    A kind answers for itself: in analysis/study.py, where it is an object, and in analysis/kinds/.
+    A kind answers for itself: in analysis/study.py, where it is an object, and in analysis/assembly/.
     """
     found = []
     for module in modules("analysis"):

@@ -14,10 +14,10 @@ import pytest
 from pandas.api.types import is_numeric_dtype
 
 from analysis.__main__ import main
+from analysis.assembly.assemble import Report, make_report
 from analysis.compare.differences import compare_studies, comparison_files
 from analysis.compare.two_studies import read_side
 from analysis.judge.checks import fairness_checks
-from analysis.kinds.assemble import Report, make_report
 from analysis.older_logs.logs import epoch_work, load_reference
 from analysis.read.load import load_study
 from analysis.report.columns import TABLES, table_files

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from analysis.kinds.assemble import make_report
+from analysis.assembly.assemble import make_report
 from analysis.read.load import load_study
 from analysis.report.exports import summary_json
 from tests.attacks import MORE, ON_REPORT, Attack, Do, every, write_base

@@ -16,12 +16,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.assembly.assemble import make_report
 from analysis.judge.alike import OF_CLOCK, OF_OTHERS, differing_points
 from analysis.judge.answer import COST_TITLE
 from analysis.judge.baseline import check_one_worker
 from analysis.judge.checks import fairness_checks, fairness_table
 from analysis.judge.gpus import BY_COUNTER, BY_POWER
-from analysis.kinds.assemble import make_report
 from analysis.numbers.check import PointPair
 from analysis.numbers.contrast import WITHHELD
 from analysis.read.impossible import impossible_values

@@ -12,8 +12,8 @@ from rich.console import Console
 
 import slurm.launch.local
 import slurm.launch.processes
+from analysis.assembly.assemble import make_report
 from analysis.judge.checks import fairness_checks
-from analysis.kinds.assemble import make_report
 from analysis.numbers.contrast import compare
 from analysis.numbers.iou import iou_table
 from analysis.numbers.points import summarise

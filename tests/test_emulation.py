@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from analysis.assembly.assemble import make_report
 from analysis.figures.catalogue import FIGURES
 from analysis.figures.frame import Inputs
-from analysis.kinds.assemble import make_report
 from analysis.read.load import load_study
 from analysis.report.exports import summary_markdown
 from slurm.launch.preflight import check_inputs

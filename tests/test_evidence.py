@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from analysis.kinds.assemble import Report, make_report
+from analysis.assembly.assemble import Report, make_report
 from analysis.predict.forecast import score_table
 from analysis.read.load import load_study
 from analysis.study import COMPARED

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from analysis.assembly.assemble import make_report
 from analysis.judge import decide
 from analysis.judge.decide import widest
-from analysis.kinds.assemble import make_report
 from analysis.numbers.contrast import compare
 from analysis.read.load import load_study
 from slurm.launch.added_repeats import add_next_repeat, add_repeats, note_changed_request

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from analysis.kinds.assemble import make_report
+from analysis.assembly.assemble import make_report
 from analysis.read.load import load_study
 from analysis.report.columns import table_files
 from analysis.study import Study

@@ -50,9 +50,7 @@ def test_ctrl_c_while_a_command_is_imported_is_one_line(module: str, study: Path
         """What a shell starts in the background ignores Ctrl-C."""
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    with subprocess.Popen(
-        words, cwd=PROJECT, stderr=subprocess.PIPE, text=True, preexec_fn=hear
-    ) as process:
+    with subprocess.Popen(words, cwd=PROJECT, stderr=subprocess.PIPE, text=True, preexec_fn=hear) as process:
         lines = iter(process.stderr or ())
         assert any(line.split("|")[-1].strip() == module for line in lines)
         process.send_signal(signal.SIGINT)

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from analysis.__main__ import main
+from analysis.assembly.assemble import make_report
 from analysis.figures.catalogue import FIGURES
 from analysis.figures.frame import PANEL_WIDTH_PX, Inputs
 from analysis.figures.style import text_width
 from analysis.figures.svg import SVG
-from analysis.kinds.assemble import make_report
 from analysis.older_logs.logs import load_reference
 from analysis.read.load import load_study
 from analysis.report.program import write_report

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.kinds.assemble import make_report
+from analysis.assembly.assemble import make_report
 from analysis.read.load import load_study
 from tests.evidence import evidence
 from tests.readme import LEAVING_HOROVOD, PART, README, twins_diff, with_diffs

@@ -1,4 +1,6 @@
-"""Where the code is and of which commit; refuse an interpreter that cannot run it, with the one that can.
+"""All that runs inside of a training process, and what describes it: study, task, data, group, clock, record.
+
+This module says where the code is and of which commit, and refuses an interpreter that cannot run it.
 
 Packages with commands call it as they are imported, before any other package. slurm.virtual does not: it
 needs the standard library only, and prepares machines that have no environment yet. Written so that older

@@ -20,6 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from analysis.assembly.assemble import Report
 from analysis.figures.style import (
     LINE_STYLES,
     PX_PER_INCH,
@@ -31,7 +32,6 @@ from analysis.figures.style import (
     shortened,
     text_width,
 )
-from analysis.kinds.assemble import Report
 from analysis.study import NAN, POINT, SERIES, Array, Study, bounded
 from analysis.text import Row, chart_number, chart_percent, clean, count, printable, resolved
 

@@ -395,14 +395,14 @@ def _beats(row: Row, other: Row) -> bool:
 
 
 @dataclass(frozen=True)
-class Decision:
+class RepeatDecision:
     """Whether one more repeat of each point is to follow, and why."""
 
     goes_on: bool
     sentence: str
 
 
-def decide(study: Study, comparisons: pd.DataFrame, until: Precision) -> Decision:
+def decide_repeats(study: Study, comparisons: pd.DataFrame, until: Precision) -> RepeatDecision:
     """Return whether a study whose runs are all complete gets one more repeat."""
     half_width, pair = widest(comparisons)
     newest = int(max([*study.runs["repeat"], *study.left_out["repeat"]]))
@@ -419,18 +419,18 @@ def decide(study: Study, comparisons: pd.DataFrame, until: Precision) -> Decisio
         # The next repeat can be compared where the newest one can.
         if newest not in repeats:
             lost = "the newest can not, so more would not help: the report lists which runs it leaves out"
-            return Decision(False, f"{why}; {lost}")
+            return RepeatDecision(False, f"{why}; {lost}")
     else:
         where = f" ({contrast.point_name(pair)})" if pair else ""
         why = f"{after}, the widest interval of the ratio is ± {100 * half_width:.1f} %{where}"
         if half_width <= until.half_width:
-            return Decision(False, f"{why}, narrow enough: no more are needed")
+            return RepeatDecision(False, f"{why}, narrow enough: no more are needed")
         why += f", more than ± {100 * until.half_width:g} %"
     if newest >= until.most:
-        return Decision(
+        return RepeatDecision(
             False, f"{why}; {until.most} repeats are the most that the study allows: it ends here"
         )
-    return Decision(True, f"{why}: one more is needed")
+    return RepeatDecision(True, f"{why}: one more is needed")
 
 
 def widest(comparisons: pd.DataFrame) -> tuple[float, PointPair | None]:
@@ -459,7 +459,7 @@ def width_notes(study: Study, comparisons: pd.DataFrame) -> Iterator[str]:
     if unfinished:
         yield f"{asked}: not decided, as {count(unfinished, 'run')} of the study did not complete"
     else:
-        yield f"{asked}: {decide(study, comparisons, study.until).sentence}"
+        yield f"{asked}: {decide_repeats(study, comparisons, study.until).sentence}"
 
 
 def repeats_for_intervals(candidates: CandidateSet) -> int:
@@ -505,7 +505,7 @@ def main() -> None:
     study = load_study(folder)
     # Those of the report: corrected for all comparisons of the study, with further frameworks too.
     comparisons = contrast.select_compared_pair(contrast.compare(study))
-    print(json.dumps(asdict(decide(study, comparisons, recorded.until))))
+    print(json.dumps(asdict(decide_repeats(study, comparisons, recorded.until))))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ from pathlib import PurePath
 
 import pandas as pd
 
+from analysis.assembly.assemble import Report
 from analysis.causes.diagnosis import diagnosis_table
 from analysis.figures.catalogue import FIGURES
-from analysis.kinds.assemble import Report
 from analysis.numbers.contrast import CANNOT_TELL
 from analysis.read.companion_files import pair_table
 from analysis.report.tables import COMPARE_LINES, Grid, Table

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from analysis.assembly.assemble import Report
 from analysis.judge.answer import NO_CLUSTER_FILE, Answer, is_of_slurm, study_file_name
-from analysis.kinds.assemble import Report
 from analysis.report.columns import TABLES, table_of
 from analysis.report.tables import Column, Table, integer_column, number_column, point_keys, text_column
 from analysis.study import COMPARED, CONFIDENCE, NAMES, Names, Score, Study

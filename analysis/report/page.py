@@ -5,9 +5,9 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.assembly.assemble import Report
 from analysis.figures.svg import DrawnFigure
 from analysis.judge.decide import Kind
-from analysis.kinds.assemble import Report
 from analysis.report.columns import TABLES, grids
 from analysis.report.exports import origin_line, origins, outcomes_of, reproduction, which_framework
 from analysis.report.tables import words_of

@@ -12,12 +12,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from analysis.assembly.assemble import Report, make_report
 from analysis.figures.catalogue import FIGURES
 from analysis.figures.frame import Inputs
 from analysis.figures.svg import DrawnFigure, picture
 from analysis.judge.answer import study_file_name
 from analysis.judge.decide import Kind
-from analysis.kinds.assemble import Report, make_report
 from analysis.read.load import load_study
 from analysis.report.columns import TABLES, table_files
 from analysis.report.exports import (

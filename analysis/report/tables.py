@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import pandas as pd
 
-from analysis.kinds.assemble import Report
+from analysis.assembly.assemble import Report
 from analysis.study import BUILT_IN_SCORE, COMPARED, ENDS, POINT, Names, Study
 from analysis.text import UNKNOWN, Row, capitalised, clean, cleaned, interval_of, number, series_name, unit_of
 

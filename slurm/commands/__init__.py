@@ -1,4 +1,4 @@
-"""The subcommands of unet-scaling that launch studies or look at them, a file each."""
+"""Subcommands on studies, clusters and runs, a file each; all are in unet_scaling/subcommands.py."""
 
 from unet_scaling import require_packages
 

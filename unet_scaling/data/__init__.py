@@ -1,4 +1,4 @@
-"""Folders of images with masks: checked, described, decoded, and made into the batches of a run."""
+"""Folders of images with masks, checked and decoded; and the batches of a run, of any task."""
 
 from unet_scaling import require_packages
 

@@ -1,1 +1,1 @@
-"""Workers that wait instead of computing, on a machine that is slowed (optional)."""
+"""Workers that wait instead of computing, and a machine whose seconds are stretched (optional)."""

@@ -1,1 +1,1 @@
-"""What is written of a run, how it is read again, and which facts of runs must agree."""
+"""What is written of a run, how it is read again, the state that it shows, and what must agree."""

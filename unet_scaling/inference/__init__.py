@@ -1,1 +1,1 @@
-"""Use of the network of a complete run: an optional capability."""
+"""The network of a complete run put to use: masks of a folder, and a server (optional)."""

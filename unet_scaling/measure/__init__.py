@@ -1,1 +1,1 @@
-"""What is measured around training: epochs with their phases, the machine, and the network."""
+"""What measures a run: its epochs with their phases, the machine, and the network."""

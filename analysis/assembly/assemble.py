@@ -51,7 +51,7 @@ MANY_RUNS = 500
 
 
 @dataclass(frozen=True)
-class Judged:
+class StudyFindings:
     """What decides the answer of a study: its points, the comparisons of frameworks, and what speaks against.
 
     `arms` and `arms_iou` compare every framework with native DDP. Each table is documented where it is made.
@@ -136,7 +136,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Report(Judged):
+class Report(StudyFindings):
     """All tables and sentences of a study.
 
     `scores` are predictions of files, `task_scores` those of a task that has several, and `request` has
@@ -252,7 +252,7 @@ class Report(Judged):
         return [labelled(options, text) for options, text in texts.items()]
 
 
-def judge(study: Study) -> Judged:
+def study_findings(study: Study) -> StudyFindings:
     """Return what decides the answer of a study. Pure: nothing is read or written."""
     # None of these depends on another: a large study keeps several processors busy.
     makers = (summarise, compare, iou_table, cost_table, iou_between_frameworks)
@@ -264,16 +264,16 @@ def judge(study: Study) -> Judged:
         if len(rows):
             other = None if framework == COMPARED[1] else framework
             checks.append(replace(check_one_worker(rows), check=ONE_WORKER, framework=other))
-    return Judged(study, points, iou, cost, checks, withhold(compared, checks), between)
+    return StudyFindings(study, points, iou, cost, checks, withhold(compared, checks), between)
 
 
 def make_report(study: Study) -> Report:
     """Return the report of a study. Pure: nothing is read or written."""
     _require_capability(study)
-    judged = judge(study)
+    judged = study_findings(study)
     predictions, prediction_notes = SPEED_PREDICTION.extrapolate(study) if SPEED_PREDICTION else (NO_ROWS, [])
     return Report(
-        **{field.name: getattr(judged, field.name) for field in fields(Judged)},
+        **{field.name: getattr(judged, field.name) for field in fields(StudyFindings)},
         predictions=predictions,
         prediction_notes=prediction_notes,
         budget=budget_table(study),
