@@ -490,7 +490,7 @@ class Study:
         return not self.names.items() <= NAMES.items()
 
     @property
-    def wrappers(self) -> tuple[Framework, ...]:
+    def further_frameworks(self) -> tuple[Framework, ...]:
         """The frameworks besides the compared pair that have usable runs."""
         used = set(self.runs["framework"]) - set(COMPARED)
         return tuple(framework for framework in NAMES if framework in used)

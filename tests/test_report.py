@@ -16,7 +16,7 @@ import pytest
 import analysis.read.load
 from analysis.__main__ import main
 from analysis.report.columns import PAGE, TABLES, with_column_lists
-from analysis.report.program import make_own
+from analysis.report.program import claim_folder
 from tests.attacks import hosts_in_turn
 from tests.honest import Honest, write_honest
 from tests.records import make_point, older_log, write_run
@@ -286,7 +286,7 @@ def identity(config: RunConfig) -> tuple[object, ...]:
 
 def test_a_report_that_was_interrupted_is_made_by_the_same_command(tmp_path: Path) -> None:
     write_run(tmp_path / "study")
-    make_own(tmp_path / "report", "report.html", ["runs.csv"])
+    claim_folder(tmp_path / "report", "report.html", ["runs.csv"])
     (tmp_path / "report" / "runs.csv").write_text("")
     with without_figures():
         assert main([str(tmp_path / "study"), "--output", str(tmp_path / "report")]) == 0

@@ -259,7 +259,7 @@ def study_findings(study: Study) -> StudyFindings:
     chunk = 1 if len(study.runs) >= MANY_RUNS else len(makers)
     points, compared, iou, cost, between = parallel_map(partial(_made, study), makers, chunk=chunk)
     checks = fairness_checks(study)
-    for framework in (COMPARED[1], *study.wrappers):
+    for framework in (COMPARED[1], *study.further_frameworks):
         rows = compared[compared["framework"] == framework]
         if len(rows):
             other = None if framework == COMPARED[1] else framework

@@ -37,7 +37,7 @@ from analysis.judge.trust import Light
 from analysis.numbers import stats
 from analysis.numbers.contrast import EQUAL, Equality, outcome_of
 from analysis.numbers.iou import learning_of, seeds_of
-from analysis.report.program import MOST_CONSOLE_ROWS, empty_table, make_own, print_list, report_console
+from analysis.report.program import MOST_CONSOLE_ROWS, claim_folder, empty_table, print_list, report_console
 from analysis.report.tables import COMPARE_LINES, Grid, as_csv, make_grid, text_column
 from analysis.study import FEWEST_REPEATS, NAMES, NAN, RECOMMENDED_REPEATS, Array, Score
 from analysis.text import after, clean, count, lines, listed, page, sentence, series_name, with_restriction
@@ -444,7 +444,7 @@ def compare_folders(first: Path, second: Path, output: Path) -> int:
     comparison = compare_studies(a, b)
     files = comparison_files(comparison)
     try:
-        make_own(output, f"{STEM}.html", files)
+        claim_folder(output, f"{STEM}.html", files)
         for name, content in files.items():
             write_atomically(output / name, content, READABLE, durable=False)
         (output / f"{STEM}.png").unlink(missing_ok=True)  # of an earlier version

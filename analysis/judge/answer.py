@@ -311,7 +311,7 @@ def verdicts(study: Study, comparisons: pd.DataFrame) -> Iterator[Verdict]:
     for label, runs in study.runs.groupby("options", sort=False):
         options = str(label)
         native, horovod = (runs.loc[runs["framework"] == name, "knobs"].unique() for name in COMPARED)
-        if not len(horovod) and study.wrappers:
+        if not len(horovod) and study.further_frameworks:
             continue
         missing = COMPARED[bool(len(native))]
         # A study of one framework asks for no comparison.

@@ -121,7 +121,7 @@ def _rows_of_headers(runs: Checked) -> list[Check]:
 def _all_rows(subject: Checked) -> list[Check]:
     study = subject.study
     used = set(study.runs["framework"])
-    further = study.wrappers if COMPARED[0] in used else ()
+    further = study.further_frameworks if COMPARED[0] in used else ()
     pair: Checked | None = subject
     if further:
         pair = subject.of(COMPARED[1]) if COMPARED[1] in used else None

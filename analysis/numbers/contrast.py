@@ -380,7 +380,7 @@ def each_against_native(study: Study, arms: pd.DataFrame, arms_iou: pd.DataFrame
 
     `arms_iou` is `iou_between_frameworks`. No row where the study has native DDP and Horovod only.
     """
-    if not study.wrappers:
+    if not study.further_frameworks:
         return pd.DataFrame(columns=_WRAPPER_COLUMNS)
     table = arms.merge(arms_iou[[*KEY, *bounded("difference"), "equal_within_margin"]], on=KEY, how="left")
     medians = study.timed.runs.groupby(POINT, sort=False)[["step_seconds", "busy_share"]].median()

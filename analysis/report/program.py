@@ -66,7 +66,7 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     contents[PAGE_NAME] = report_page(report, figures).encode()
     pictures = {f"{report.study.score.key(name)}.svg" for name in FIGURES}
     names = {table.name(report) for table in TABLES if table.is_file} | pictures
-    make_own(folder, PAGE_NAME, names | contents.keys())
+    claim_folder(folder, PAGE_NAME, names | contents.keys())
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE, durable=False)
     for name in {*names, *map(report.study.score.key, FORMER_FILES)} - contents.keys():
@@ -74,7 +74,7 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     return [folder / name for name in contents]
 
 
-def make_own(folder: Path, page: str, names: Iterable[str]) -> None:
+def claim_folder(folder: Path, page: str, names: Iterable[str]) -> None:
     """Make a folder for files of these names, with a page that stands for one that is not finished.
 
     Raises UserError where such files are there, and no page beside them: they are somebody's own.
