@@ -14,7 +14,7 @@ from rich.console import Console
 
 from slurm.scheduler import get_scheduler
 from slurm.scheduler.protocol import UnreachableError
-from slurm.states import read_submission
+from slurm.submissions import read_submission
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_OK, EXIT_RESUME, UserError, run_program
 from unet_scaling.format.disturbance import MOST_DISTURBED, disturbance

@@ -1,16 +1,18 @@
-"""The newest submission of a run (job.json), and its state by what Slurm and its record say together."""
+"""The state of a run, by what Slurm says of its jobs and what its record says.
 
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+A job is a run's by its name, whether or not a file in the run folder names it: files may be lost or restored.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-from uuid import uuid4
 
-from pydantic import Field
-
-from slurm.scheduler import DEFAULT_SCHEDULER, get_scheduler
+from slurm.render import SCRIPT_NAME
+from slurm.scheduler import get_scheduler
 from slurm.scheduler.protocol import (
+    ELSEWHERE,
     GONE,
     INTERRUPTED_STATES,
     RUNNING_STATES,
@@ -21,86 +23,35 @@ from slurm.scheduler.protocol import (
     UnreachableError,
     is_over,
 )
+from slurm.submissions import (
+    Submission,
+    get_run_part,
+    name_run_part,
+    read_submission,
+    seconds_until_known,
+)
 from unet_scaling.base.errors import UserError
-from unet_scaling.base.files import read_json_with_checksum, write_json_with_checksum
 from unet_scaling.base.texts import short_digest
-from unet_scaling.base.validation import StrictModel, validated
 from unet_scaling.format.run_state import RecordedRun, RunState, recorded_run, run_state
 from unet_scaling.run.run_claim import trains_on_this_machine
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.study_file import JOB_NAME
 
-# "asking": the answer is not known, so that the job may exist. "limited": the queue had no room for it.
-SubmissionStatus = Literal["asking", "queued", "rejected", "limited"]
-# A request of sbatch reaches the queue earlier or never: MessageTimeout is 10 s, at large sites up to 100 s.
-LATEST_JOB_SECONDS = 180.0
-
-
-class Submission(StrictModel):
-    """The content of job.json.
-
-    token: the name of the job.
-    attempts: how many jobs of the run may have started.
-    earlier: how many attempts in the folder belong to launches before the last forced start.
-    shared: whether the job runs several runs, one after the other.
-    """
-
-    token: str
-    attempts: int
-    status: SubmissionStatus
-    job: str | None = None
-    reason: str = ""
-    shared: bool = False
-    earlier: int = 0
-    asked_at: float = 0.0
-    scheduler: str = DEFAULT_SCHEDULER
-    cluster_name: str | None = None
-    keep_variables: list[str] = Field([])
-
-    def get_scheduler(self) -> Scheduler:
-        """Return the scheduler that was asked."""
-        return get_scheduler(self.scheduler, self.cluster_name, self.keep_variables)
-
-
-def new_token(label: str, folder: Path) -> str:
-    """Return a job name that no other job ever has; those of a run differ in the last part."""
-    return f"{label}.{short_digest(str(folder.resolve()))}.{uuid4().hex[:12]}"
-
-
-def get_run_part(token: str) -> str:
-    """Return what the names of all jobs of one run have in common."""
-    return token.rpartition(".")[0]
-
-
-def read_submission(folder: Path) -> Submission | None:
-    """Return the newest submission of a run; None where it was never submitted. Raises UserError."""
-    path = folder / JOB_NAME
-    try:
-        return validated(Submission, read_json_with_checksum(path), str(path))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise UserError(f"{path} cannot be read: {error}; rename it after checking squeue") from None
-
-
-def write_submission(folder: Path, submission: Submission) -> None:
-    """Write the newest submission of a run."""
-    write_json_with_checksum(folder / JOB_NAME, submission.model_dump(mode="json"))
-
-
-def read_submissions(study: Path) -> dict[Path, Submission | None]:
-    """Return the newest submission of each run folder that has one, by name."""
-    return {path.parent: read_submission(path.parent) for path in sorted(study.glob(f"*/{JOB_NAME}"))}
+# The folder, and the part of a job's name, of all runs that are started in one job.
+ALLOCATION = "allocation"
+OF_ALLOCATION = re.compile(rf"\.{ALLOCATION}-([0-9]+)\.([0-9a-f]+)\.[0-9a-f]+$")
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run, its newest submission, the state of its job, and the state of the run that follows from them."""
+    """A run, its newest submission, the state of its jobs, and the state of the run that follows from them.
+
+    jobs: all that may live, or the newest, which has ended.
+    """
 
     run: RecordedRun
     submission: Submission | None
     state: RunState
-    job: JobState | None = None
+    jobs: Sequence[JobState] = ()
 
     @property
     def name(self) -> str:
@@ -109,6 +60,10 @@ class RunStatus:
     @property
     def folder(self) -> Path:
         return self.run.folder
+
+    @property
+    def job(self) -> JobState | None:
+        return self.jobs[0] if self.jobs else None
 
     @property
     def job_id(self) -> str | None:
@@ -125,40 +80,117 @@ class RunStatus:
 
 
 class KnownJobs:
-    """The states of the jobs of submissions: asked for all at once, then one by one for those in doubt."""
+    """The states of the jobs of runs: asked for all at once, then one by one for those in doubt.
 
-    def __init__(self, submissions: Iterable[Submission | None]) -> None:
+    `asked`: the scheduler to ask for runs of which no submission is known; by default those of the others.
+    """
+
+    def __init__(self, submissions: Mapping[Path, Submission | None], asked: Scheduler | None = None) -> None:
         self._jobs: dict[str, JobState] = {}
         self._silent: dict[Scheduler, str] = {}
-        for scheduler, group in _by_scheduler(submissions).items():
+        self._clusters: dict[Scheduler, str] = {}
+        self._schedulers: dict[str, Scheduler] = {}
+        self._scripts: dict[Path, str] = {}
+        groups = _by_scheduler(submissions.values())
+        self.is_local = not groups and asked is None
+        for scheduler in dict.fromkeys([*groups, *([asked] if asked else [])]) or [get_scheduler()]:
             try:
-                self._jobs |= scheduler.queue()
+                self._clusters[scheduler] = scheduler.cluster()
+                queued = scheduler.queue()
             except (UnreachableError, UserError) as error:
-                self._silent[scheduler] = str(error)
+                if isinstance(error, UnreachableError) or not self.is_local:
+                    self._silent[scheduler] = str(error)
                 continue
-            absent = {each.token: each.job for each in group if each.job and each.token not in self._jobs}
+            self._schedulers |= dict.fromkeys(queued, scheduler)
+            self._jobs |= queued
+            here = [each for each in groups.get(scheduler, ()) if not self._is_elsewhere(each)]
+            absent = {each.token: each.job for each in here if each.job and each.token not in self._jobs}
             ended = scheduler.ended(job for job in absent.values() if job)
             self._jobs |= {token: ended[token] for token in absent if token in ended}
-        self._live = {get_run_part(name): job for name, job in self._jobs.items() if not is_over(job.state)}
+        self._live = [job for job in self._jobs.values() if not is_over(job.state)]
+        self._by_run_part: dict[str, list[JobState]] = {}
+        for job in self._live:
+            self._by_run_part.setdefault(get_run_part(job.name), []).append(job)
 
-    def find(self, submission: Submission) -> JobState | None:
-        """Return the state of the job, or of a live one of the same run; None where it must be looked up."""
-        job = self._jobs.get(submission.token)
-        if job is None or is_over(job.state) or job.state == GONE:
-            job = self._live.get(get_run_part(submission.token), job)
-        silence = self._silent.get(submission.get_scheduler())
-        return JobState(UNCLEAR, f"Slurm does not answer: {silence}") if job is None and silence else job
+    @property
+    def silence(self) -> str:
+        """Return why a scheduler does not answer; empty where all do."""
+        return next(iter(self._silent.values()), "")
 
-    def look_up(self, doubtful: Iterable[Submission]) -> None:
+    def scheduler_of(self, job: JobState, submission: Submission | None) -> Scheduler:
+        """Return the scheduler that knows this job."""
+        return self._schedulers.get(job.name) or (submission or _NO_SUBMISSION).get_scheduler()
+
+    def find(self, folder: Path, submission: Submission | None) -> list[JobState]:
+        """Return all live jobs of the run, that of its submission first, or how that ended.
+
+        Empty where there is none, or where it must be looked up.
+        """
+        if live := self._live_jobs(folder, submission):
+            return live
+        if submission is None:
+            silence = "" if self.is_local else self.silence
+        elif self._is_elsewhere(submission):
+            here = self._clusters[submission.get_scheduler()]
+            job = f"job {submission.job or submission.token}"
+            reason = f"{job} is one of cluster {submission.cluster}, and this is {here}: call this there"
+            return [JobState(ELSEWHERE, reason, submission.job, submission.token)]
+        elif submission.token in self._jobs:
+            return [self._jobs[submission.token]]
+        else:
+            silence = self._silent.get(submission.get_scheduler(), "")
+        return [JobState(UNCLEAR, f"Slurm does not answer: {silence}")] if silence else []
+
+    def _live_jobs(self, folder: Path, submission: Submission | None) -> list[JobState]:
+        own = submission.token if submission else ""
+        parts = dict.fromkeys([get_run_part(own), name_run_part(folder.name, folder)])
+        found = [job for part in parts for job in self._by_run_part.get(part, ())]
+        study = short_digest(str(folder.parent.resolve()))
+        for job in self._live:
+            matched = OF_ALLOCATION.search(job.name)
+            if matched and matched[2] == study and job not in found:
+                script = self._read_script(folder.parent / f"{ALLOCATION}-{matched[1]}" / SCRIPT_NAME)
+                if re.search(rf"/{re.escape(folder.name)}'? ", script) or not (script or submission):
+                    found.append(job)
+        return sorted(found, key=lambda job: (job.name != own, _age_order(job)))
+
+    def _read_script(self, path: Path) -> str:
+        """Return the script of an allocation; empty where it is gone."""
+        if path not in self._scripts:
+            self._scripts[path] = ""
+            with suppress(OSError):
+                self._scripts[path] = path.read_text()
+        return self._scripts[path]
+
+    def _is_elsewhere(self, submission: Submission) -> bool:
+        here = self._clusters.get(submission.get_scheduler(), "")
+        return bool(here and submission.cluster and here != submission.cluster)
+
+    def look_up(self, doubtful: Mapping[Path, Submission]) -> None:
         """Ask for each of these jobs by itself."""
-        for scheduler, group in _by_scheduler(doubtful).items():
-            found = scheduler.look_up({each.token: each.job for each in group})
-            for each in group:
-                may_come = abs(time.time() - each.asked_at) <= LATEST_JOB_SECONDS
-                if found[each.token].state == GONE and each.job is None and may_come:
-                    reason = f"submitted as {each.token}, but Slurm's answer was lost; it is looked for"
-                    found[each.token] = JobState(UNCLEAR, reason)
-            self._jobs |= found
+        for scheduler, group in _by_scheduler(doubtful.values()).items():
+            self._jobs |= scheduler.look_up({each.token: each.job for each in group})
+        for folder, submission in doubtful.items():
+            # Several runs may share a job; each has a note of its own of when it was first looked for.
+            if submission.job is None and self._jobs[submission.token].state in (GONE, UNCLEAR):
+                seconds = seconds_until_known(folder, submission)
+                if seconds > 0 and self._jobs[submission.token].state == GONE:
+                    by = f" by {submission.asked_by}" if submission.asked_by else ""
+                    reason = f"submitted as {submission.token}{by}, and Slurm's answer was lost"
+                    reason += f"; known in {seconds:.0f} s"
+                    self._jobs[submission.token] = JobState(UNCLEAR, reason)
+
+
+_NO_SUBMISSION = Submission(token="", attempts=0, status="limited")
+
+
+def find_doubles(jobs: Iterable[JobState]) -> list[JobState]:
+    """Return the jobs of one run that must go: all but that of the least id, whoever asks."""
+    return sorted(jobs, key=_age_order)[1:]
+
+
+def _age_order(job: JobState) -> tuple[int, str]:
+    return len(job.job or ""), job.job or ""
 
 
 def _by_scheduler(submissions: Iterable[Submission | None]) -> dict[Scheduler, list[Submission]]:
@@ -169,11 +201,13 @@ def _by_scheduler(submissions: Iterable[Submission | None]) -> dict[Scheduler, l
     return groups
 
 
-def read_statuses(configs: Mapping[Path, RunConfig], again: Collection[str] = ()) -> Iterator[RunStatus]:
+def read_statuses(
+    configs: Mapping[Path, RunConfig], again: Collection[str] = (), asked: Scheduler | None = None
+) -> Iterator[RunStatus]:
     """Yield the status of each run by its folder; those in doubt come last.
 
     One record at a time is kept, as all records of a large study would fill the memory. The job of a run in
-    `again` is looked up even where its record is complete.
+    `again` is looked up even where its record is complete. `asked`: see `KnownJobs`.
     """
     submissions = {folder: read_submission(folder) for folder in configs}
     runs: dict[Path, RecordedRun] = {}
@@ -183,8 +217,8 @@ def read_statuses(configs: Mapping[Path, RunConfig], again: Collection[str] = ()
         return runs[folder].state
 
     certain = {folder for folder, config in configs.items() if config.run in again}
-    for folder, state, job in find_states(submissions, certain, read):
-        yield RunStatus(runs.pop(folder), submissions[folder], state, job)
+    for folder, state, jobs in find_states(submissions, certain, read, KnownJobs(submissions, asked)):
+        yield RunStatus(runs.pop(folder), submissions[folder], state, jobs)
         runs.clear()
 
 
@@ -192,59 +226,74 @@ def find_states(
     submissions: Mapping[Path, Submission | None],
     certain: Collection[Path] = (),
     read: Callable[[Path], RunState] = run_state,
-) -> Iterator[tuple[Path, RunState, JobState | None]]:
-    """Yield the folder of each run, its state, and its job; `read` returns the state by the record.
+    known: KnownJobs | None = None,
+) -> Iterator[tuple[Path, RunState, list[JobState]]]:
+    """Yield the folder of each run, its state, and its jobs; `read` returns the state by the record.
 
     Slurm is asked before a record is read, or a run that ended in between would have a job and no end.
     """
-    jobs = KnownJobs(submissions.values())
+    known = known or KnownJobs(submissions)
     doubtful: dict[Path, Submission] = {}
     for folder, submission in submissions.items():
         recorded = read(folder)
-        job = jobs.find(submission) if submission else None
+        jobs = known.find(folder, submission)
         # A job that the queue does not list may have ended, or the answer lacks it: ask for it by itself.
         is_open = folder in certain or recorded.state not in ("complete", "diverged")
-        if submission and job is None and submission.status in ("asking", "queued") and is_open:
+        if submission and not jobs and submission.status in ("asking", "queued") and is_open:
             doubtful[folder] = submission
         else:
-            yield folder, _state(folder, recorded, submission, job), job
-    jobs.look_up(doubtful.values())
+            yield folder, _state(folder, recorded, submission, jobs), jobs
+    known.look_up(doubtful)
     for folder, submission in doubtful.items():
-        job = jobs.find(submission)
-        yield folder, _state(folder, read(folder), submission, job), job
+        jobs = known.find(folder, submission)
+        yield folder, _state(folder, read(folder), submission, jobs), jobs
 
 
-def _state(folder: Path, recorded: RunState, submission: Submission | None, job: JobState | None) -> RunState:
+def _state(
+    folder: Path, recorded: RunState, submission: Submission | None, jobs: Sequence[JobState]
+) -> RunState:
     # A run without a job is running where a process of this machine writes its record.
-    if submission is None and recorded.state in ("waiting", "failed") and trains_on_this_machine(folder):
+    if (
+        not (submission or jobs)
+        and recorded.state in ("waiting", "failed")
+        and trains_on_this_machine(folder)
+    ):
         return RunState("running")
-    return combine(recorded, submission, job)
+    state = combine(recorded, submission, jobs[0] if jobs else None)
+    if len(jobs) < 2:
+        return state
+    ids = ", ".join(job.job or job.name for job in jobs)
+    return RunState(state.state, f"{len(jobs)} jobs of it live: {ids}; submit keeps that of the least id")
 
 
 def combine(recorded: RunState, submission: Submission | None, job: JobState | None) -> RunState:
     """Return the state of a run from that by its record and what Slurm says of its job, if anything."""
-    if submission is None:
-        return recorded
-    if job is None or (submission.status in ("rejected", "limited") and job.state == UNCLEAR):
-        if submission.status == "rejected" and not recorded.is_complete:
+    no_job = submission is not None and submission.status in ("rejected", "limited")
+    if job is None or (no_job and job.state in (UNCLEAR, ELSEWHERE)):
+        if submission and submission.status == "rejected" and not recorded.is_complete:
             return RunState("rejected", submission.reason)
         return recorded
+    is_shared = OF_ALLOCATION.search(job.name) is not None or (submission is not None and submission.shared)
     if job.state in WAITING_STATES:
         return RunState("queued", job.reason)
     if job.state in RUNNING_STATES:
         # A run of a shared allocation may be over while the job goes on.
-        over = submission.shared and recorded.state in ("complete", "diverged")
+        over = is_shared and recorded.state in ("complete", "diverged")
         return recorded if over else RunState("running")
     if job.state == GONE:  # a job is forgotten minutes after its end; the record remains
         if recorded.state not in ("waiting", "failed") or recorded.reason:
             return recorded
-        named = f"job {submission.job}" if submission.job else f"a job {submission.token}"
+        named = f"a job {submission.token}" if submission else f"job {job.job}"
+        if submission and submission.job:
+            named = f"job {submission.job}"
         return RunState("lost", f"Slurm does not know {named}, and it left no record")
     if not is_over(job.state):
-        word = job.reason if job.state == UNCLEAR else f"Slurm says {job.state} of job {job.job}"
+        is_said = job.state not in (UNCLEAR, ELSEWHERE)
+        word = f"Slurm says {job.state} of job {job.job}" if is_said else job.reason
         return recorded if recorded.is_complete else RunState("unknown", word)
-    if recorded.is_complete and not submission.shared and job.state != "COMPLETED":
-        reason = f"the record is complete, but Slurm says {job.state} of job {submission.job}"
+    if recorded.is_complete and not is_shared and job.state != "COMPLETED":
+        noted = submission.job if submission else job.job
+        reason = f"the record is complete, but Slurm says {job.state} of job {noted}"
         return RunState("invalid", reason)
     if recorded.state in ("complete", "diverged", "invalid"):
         return recorded

@@ -1,9 +1,13 @@
 """Submit the runs that a study still needs, each once, even where answers are lost or late."""
 
+import itertools
+import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from rich.console import Console
 
@@ -21,11 +25,29 @@ from slurm.launch.preflight import (
 )
 from slurm.launch.study_folder import Cancellation, StudyFolder, in_launch_order, locked, open_study_folder
 from slurm.render import SCRIPT_NAME, render_allocation_script, render_job_script, write_script
-from slurm.scheduler.protocol import LimitError, RejectedError, UnreachableError
+from slurm.scheduler.protocol import (
+    ELSEWHERE,
+    UNCLEAR,
+    JobState,
+    LimitError,
+    RejectedError,
+    UnreachableError,
+)
+from slurm.submissions import (
+    LATEST_JOB_SECONDS,
+    Submission,
+    SubmissionStatus,
+    claim,
+    name_this_process,
+    new_token,
+    read_submission,
+    write_submission,
+)
 from unet_scaling.base.errors import EXIT_RESUME, EXIT_USAGE, UserError, required_module
-from unet_scaling.base.texts import clean, retry
+from unet_scaling.base.texts import clean, count, retry
 from unet_scaling.format.record import RECORD_NAME, attempt_records, set_launch_aside, take_launch_back
 from unet_scaling.format.run_state import ACTIVE, SUBMITTABLE
+from unet_scaling.run.run_claim import machine_id
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.study_file import STUDY_NAME
 
@@ -43,7 +65,8 @@ class BatchJob:
     """
 
     label: str
-    script: Path
+    folder: Path
+    script: str
     token: str
     runs: Sequence[states.RunStatus]
     cluster: Cluster
@@ -69,50 +92,85 @@ class BatchJob:
         def announce(error: LimitError, pause: float) -> None:
             console.print(f"{self.label}: {error}; next try in {pause:.0f} s", soft_wrap=True)
 
+        tries = itertools.count(1)
+
         def ask() -> str:
             cancellation.require_none()
+            number = next(tries)
+            self._claim(number)
+            path = write_script(self.folder, self.script)
             records = [
                 set_launch_aside(run.folder) if run.name in self.force else set_disturbed_aside(run.folder)
                 for run in self.runs
                 if run.run.state.is_complete
             ]
-            self.note("asking")
+            self.note("asking", number)
             try:
-                return scheduler.submit(self.script, self.token)
+                return scheduler.submit(path, self.token)
             except (RejectedError, LimitError) as error:
-                self.note("rejected" if isinstance(error, RejectedError) else "limited", reason=str(error))
+                answer: SubmissionStatus = "rejected" if isinstance(error, RejectedError) else "limited"
+                self.note(answer, number, reason=str(error))
                 for record in records:
                     take_launch_back(record)
                 raise
 
         job = retry(ask, _pauses(limit_wait_seconds), LimitError, announce=announce)
-        self.note("queued", job=job)
+        self.note("queued", next(tries) - 1, job=job)
         console.print(f"{self.label}: job {job}")
         cancellation.take_back(scheduler, self.token, job)
 
-    def note(self, answer: states.SubmissionStatus, *, job: str | None = None, reason: str = "") -> None:
-        """Write into the folders of the runs what came of the job."""
+    def _claim(self, number: int) -> None:
+        """Claim the next try of all runs; raises TakenError where another submission made one of these."""
+        for position, run in enumerate(self.runs):
+            if claim(run.folder, self._submission(run, "asking", number)):
+                continue
+            for claimed in self.runs[:position]:
+                given_up = self._submission(claimed, "limited", number, reason=f"{run.name} was taken")
+                write_submission(claimed.folder, given_up)
+            other = read_submission(run.folder)
+            by = f", {other.asked_by}," if other and other.asked_by else ""
+            raise TakenError(f"another submission{by} has just submitted {run.name}; nothing was queued here")
+
+    def note(
+        self, answer: SubmissionStatus, number: int = 0, *, job: str | None = None, reason: str = ""
+    ) -> None:
+        """Write into the folders of the runs what came of this try."""
         for run in self.runs:
-            attempts = run.attempts
-            earlier = run.submission.earlier if run.submission else 0
-            if run.name in self.force or run.run.state.is_complete:
-                attempts = 0
-                # The next attempt sets an incomplete record aside.
-                earlier = len(attempt_records(run.folder)) + (run.folder / RECORD_NAME).exists()
-            submission = states.Submission(
-                token=self.token,
-                attempts=attempts + (answer in ("asking", "queued")),
-                status=answer,
-                job=job,
-                reason=reason,
-                shared=self.shared,
-                earlier=earlier,
-                asked_at=time.time(),
-                scheduler=self.cluster.scheduler,
-                cluster_name=self.cluster.cluster_name,
-                keep_variables=self.cluster.keep_variables,
-            )
-            states.write_submission(run.folder, submission)
+            write_submission(run.folder, self._submission(run, answer, number, job=job, reason=reason))
+
+    def _submission(
+        self,
+        run: states.RunStatus,
+        answer: SubmissionStatus,
+        number: int,
+        *,
+        job: str | None = None,
+        reason: str = "",
+    ) -> Submission:
+        attempts = run.attempts
+        earlier = run.submission.earlier if run.submission else 0
+        if run.name in self.force or run.run.state.is_complete:
+            attempts = 0
+            # The next attempt sets an incomplete record aside.
+            earlier = len(attempt_records(run.folder)) + (run.folder / RECORD_NAME).exists()
+        return Submission(
+            token=self.token,
+            attempts=attempts + (answer in ("asking", "queued")),
+            status=answer,
+            job=job,
+            reason=reason,
+            shared=self.shared,
+            earlier=earlier,
+            asked_at=time.time(),
+            scheduler=self.cluster.scheduler,
+            cluster_name=self.cluster.cluster_name,
+            keep_variables=self.cluster.keep_variables,
+            number=number + (run.submission.number if run.submission else 0),
+            cluster=self.cluster.get_scheduler().cluster(),
+            asked_by=name_this_process(),
+            machine=machine_id(),
+            uptime_seconds=time.monotonic(),
+        )
 
 
 def _pauses(total_seconds: float) -> Iterator[float]:
@@ -124,12 +182,30 @@ def _pauses(total_seconds: float) -> Iterator[float]:
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
-class LaterError(UserError):
-    """These runs wait: for room in the queue, or for Slurm's answer. A later submission goes on with them."""
+class TakenError(Exception):
+    """Another submission of the run, perhaps from another host, was faster."""
 
-    def __init__(self, message: str, runs: Sequence[str], refused: bool = False) -> None:
+
+class LaterError(UserError):
+    """These runs wait: for room in the queue, or for Slurm's answer. A later submission goes on with them.
+
+    is_elsewhere: some of them wait for an answer that only another cluster gives.
+    """
+
+    def __init__(self, message: str, runs: Collection[str], refused: bool = False) -> None:
         super().__init__(message, EXIT_USAGE if refused else EXIT_RESUME)
-        self.runs = runs
+        self.runs = [*runs]
+        self.is_elsewhere = False
+
+    def add(self, unknown: Mapping[str, JobState]) -> Self:
+        """Name the runs of which it is not known whether they have a job, each with why."""
+        if unknown:
+            lines = [f"{run}: {job.reason}" for run, job in unknown.items()]
+            told = f"{count(len(unknown), 'run')} not known to have a job or none; submit again later:"
+            self.args = ("\n".join(filter(None, [str(self), "\n  ".join([told, *lines])])),)
+            self.runs += unknown
+            self.is_elsewhere = any(job.state == ELSEWHERE for job in unknown.values())
+        return self
 
 
 @dataclass(frozen=True)
@@ -199,10 +275,19 @@ class Submitter:
             # A study that cannot start writes nothing: every later report would show its runs as waiting.
             self._require_startable(in_launch_order(self.folder.study))
         configs = self.folder.prepare(self.console)
-        wanted, in_queue = self._wanted(configs)
+        wanted, in_queue, unknown = self._wanted(configs)
         self.console.print(f"{self.folder.study.name}: {len(configs)} runs, {len(wanted)} to submit")
-        if not wanted:
-            return 0
+        try:
+            if wanted:
+                self._submit(wanted, in_queue)
+        except LaterError as error:
+            error.add(unknown)
+            raise
+        if unknown:
+            raise LaterError("", ()).add(unknown)
+        return len(wanted)
+
+    def _submit(self, wanted: Sequence[states.RunStatus], in_queue: int) -> None:
         scheduler = self.cluster.get_scheduler()
         for name in scheduler.dropped_variables():
             self.console.print(f"not passed to the job: {name} (keep_variables)", style="dim")
@@ -211,32 +296,58 @@ class Submitter:
         try:
             jobs = [self._in_one_job(wanted)] if self.one_allocation else [self._job(run) for run in wanted]
             refused = {}
-            for workers, script in {job.workers: job.script for job in jobs}.items():
+            for job in {job.workers: job for job in jobs}.values():
                 try:
-                    scheduler.try_out(script)
+                    self._try_out(job)
                 except RejectedError as error:
-                    refused[workers] = str(error)
+                    refused[job.workers] = str(error)
         except UnreachableError as error:
             text = f"nothing was submitted, Slurm does not answer: {error}"
             raise LaterError(text, [run.name for run in wanted]) from None
         self._queue(jobs, refused, room)
-        return len(wanted)
 
-    def _wanted(self, configs: Sequence[RunConfig]) -> tuple[list[states.RunStatus], int]:
-        """Return the runs to submit, and how many others are in the queue."""
+    def _try_out(self, job: BatchJob) -> None:
+        """Let the scheduler check a script, in a file of its own: job.sbatch may be another submission's."""
+        with tempfile.NamedTemporaryFile(
+            "w", dir=job.folder, prefix=".test-only.", suffix=f".{SCRIPT_NAME}"
+        ) as file:
+            file.write(job.script)
+            file.flush()
+            self.cluster.get_scheduler().try_out(Path(file.name))
+
+    def _wanted(
+        self, configs: Sequence[RunConfig]
+    ) -> tuple[list[states.RunStatus], int, dict[str, JobState]]:
+        """Return the runs to submit, how many others are queued, and why some may have a job or none."""
         by_folder = {self.folder.run_folder(config): config for config in configs}
         again = [config.run for config in configs] if self.repeat_disturbed else self.force
         wanted = []
+        unknown: dict[str, JobState] = {}
         in_queue = 0
-        for run in states.read_statuses(by_folder, again):
+        for run in states.read_statuses(by_folder, again, self.cluster.get_scheduler()):
             in_queue += run.state.state in ACTIVE
-            if run.submission and run.submission.status != "queued" and run.job and run.job.job:
+            if run.state.state == "unknown":
+                unknown[run.name] = JobState(run.job.state if run.job else UNCLEAR, run.state.reason)
+            noted = run.submission
+            if noted and noted.status != "queued" and run.job and run.job.job and run.job.name == noted.token:
                 found = {"status": "queued", "job": run.job.job}
-                states.write_submission(run.folder, run.submission.model_copy(update=found))
+                write_submission(run.folder, noted.model_copy(update=found))
+            for job in states.find_doubles(run.jobs):
+                self._end_double(run.name, job, unknown)
             if self._is_wanted(run):
                 wanted.append(run)
         order = {folder: number for number, folder in enumerate(by_folder)}
-        return sorted(wanted, key=lambda run: order[run.folder]), in_queue
+        return sorted(wanted, key=lambda run: order[run.folder]), in_queue, unknown
+
+    def _end_double(self, run: str, job: JobState, unknown: dict[str, JobState]) -> None:
+        """Cancel a job of which the run has another one with a smaller id."""
+        double = f"job {job.job} was a second one of this run"
+        try:
+            self.cluster.get_scheduler().cancel(job.name)
+        except UnreachableError as error:
+            unknown[run] = JobState(UNCLEAR, f"{double}, and Slurm does not answer: {error}")
+        else:
+            self.console.print(f"{run}: {double}, and is cancelled")
 
     def _is_wanted(self, run: states.RunStatus) -> bool:
         if run.name in self.force:
@@ -266,7 +377,7 @@ class Submitter:
         configs = [run.run.config for run in wanted]
         self._require_startable(configs)
         self._require_affordable(configs, self.folder.study.configs())
-        earlier = (states.read_submission(self.folder.path / run) for run in self.folder.study.run_names())
+        earlier = (read_submission(self.folder.path / run) for run in self.folder.study.run_names())
         if self.cluster.doctor and not any(found and found.attempts for found in earlier):
             doctor = required_module("slurm.commands.doctor", "doctor = true")
             workers = max(config.workers for config in configs)
@@ -304,6 +415,7 @@ class Submitter:
         """Queue as many jobs as there is room for. Raises LaterError or UserError, naming all others."""
         waiting: dict[str, str] = {}
         rejected: dict[str, str] = {}
+        queued = []
         is_full = ""
         for number, job in enumerate(jobs):
             if number >= room:
@@ -320,10 +432,16 @@ class Submitter:
             except LimitError as error:
                 is_full = str(error)
                 waiting[job.label] = f"waiting: {error}"
+            except TakenError as error:
+                waiting[job.label] = str(error)
             except UnreachableError as error:
                 waiting[job.label] = (
-                    f"not known whether it is queued: {error}; the next submission will look for it"
+                    f"not known whether it is queued: {error}; known in {LATEST_JOB_SECONDS:.0f} s"
                 )
+            else:
+                queued.append(job)
+        unknown = self._end_own_doubles(queued) if queued else {}
+        waiting |= {label: job.reason for label, job in unknown.items()}
         problems = [f"{label}: {problem}" for label, problem in (rejected | waiting).items()]
         text = "\n  ".join([f"{len(problems)} not submitted:", *problems])
         if waiting:
@@ -332,20 +450,43 @@ class Submitter:
         if rejected:
             raise UserError(text)
 
+    def _end_own_doubles(self, queued: Sequence[BatchJob]) -> dict[str, JobState]:
+        """Cancel those of these jobs whose runs have another one of a smaller id; return what is not known.
+
+        No claim keeps another submission away where a file server has lost it.
+        """
+        runs = {run.folder: job for job in queued for run in job.runs}
+        submissions = {folder: read_submission(folder) for folder in runs}
+        known = states.KnownJobs(submissions)
+        unknown: dict[str, JobState] = {}
+        for folder, job in runs.items():
+            if known.silence:
+                text = (
+                    f"queued, and not known whether a second one is; Slurm does not answer: {known.silence}"
+                )
+                unknown[job.label] = JobState(UNCLEAR, text)
+            for double in states.find_doubles(known.find(folder, submissions[folder])):
+                if double.name == job.token:
+                    self._end_double(job.label, double, unknown)
+        return unknown
+
     def _in_one_job(self, wanted: Sequence[states.RunStatus]) -> BatchJob:
         """Return one job for all runs."""
-        number = len(list(self.folder.path.glob("allocation-*"))) + 1
-        folder = self.folder.path / f"allocation-{number}"
-        folder.mkdir(mode=0o700)
-        token = states.new_token(f"{self.folder.study.name}.allocation", folder)
+        for number in itertools.count(1):
+            folder = self.folder.path / f"{states.ALLOCATION}-{number}"
+            with suppress(FileExistsError):  # of an earlier submission, or one at the same time
+                folder.mkdir(mode=0o700)
+                break
+        token = new_token(f"{self.folder.study.name}.{folder.name}", self.folder.path)
         script = self._render_allocation_script([run.run.config for run in wanted], folder, token)
-        path = write_script(folder, script)
-        return BatchJob(folder.name, path, token, wanted, self.cluster, shared=True, force=self.force)
+        return BatchJob(
+            folder.name, folder, script, token, wanted, self.cluster, shared=True, force=self.force
+        )
 
     def _job(self, run: states.RunStatus) -> BatchJob:
-        token = states.new_token(run.name, run.folder)
-        script = write_script(run.folder, self._render_job_script(run.run.config, token))
-        return BatchJob(run.name, script, token, [run], self.cluster, force=self.force)
+        token = new_token(run.name, run.folder)
+        script = self._render_job_script(run.run.config, token)
+        return BatchJob(run.name, run.folder, script, token, [run], self.cluster, force=self.force)
 
     def _render_job_script(self, config: RunConfig, token: str) -> str:
         return render_job_script(self.cluster, config, self.folder.resolved / config.run, token)

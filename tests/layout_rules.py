@@ -41,8 +41,9 @@ ORDERS = {
     ),
     "slurm": (
         ("scheduler",),
-        ("cluster", "states"),
+        ("cluster", "submissions"),
         ("render", "after_run", "reference", "study_folder"),
+        ("states",),
         ("one_job", "launch"),
         ("submit",),
         ("commands", "virtual"),

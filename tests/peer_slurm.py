@@ -16,23 +16,24 @@ import slurm.commands.cancel
 import slurm.commands.status
 import slurm.commands.submit
 import slurm.scheduler.slurm
-import slurm.states
+import slurm.submissions
 import slurm.submit
 import unet_scaling.base.texts
 from slurm.cluster import Cluster
 from slurm.launch.study_folder import Cancellation, StudyFolder
 from slurm.scheduler.slurm import CALL_SECONDS, Printed
-from slurm.states import get_run_part
+from slurm.submissions import get_run_part
 from slurm.submit import Submitter
 from unet_scaling.study.config import StudyConfig
 
 # Whose time is the clock's.
 TIMED = (
-    slurm.scheduler.slurm, slurm.states, slurm.submit, slurm.commands.cancel, slurm.commands.status,
+    slurm.scheduler.slurm, slurm.submissions, slurm.submit, slurm.commands.cancel, slurm.commands.status,
     slurm.commands.submit, unet_scaling.base.texts,
 )  # fmt: skip
 
-LIVE = ("PENDING", "RUNNING")
+# The last is a state that no Slurm has yet.
+LIVE = ("PENDING", "RUNNING", "HIBERNATING")
 LONGEST_DELAY_SECONDS = 100.0
 HEADER = "JOBID|STATE|REASON|NAME|."
 CLUSTER = Cluster(launcher="srun", gpus_per_node=2, cores_per_worker=1, time="10", cluster_name="cm4")
@@ -44,7 +45,7 @@ LOST = (
     "error: Slurm backup controller in standby mode",
 )
 SBATCH_FAULTS = ("queued", "late", "lost", "hang", "hang late", "limit", "full", "refuse", "no id", "kill")
-ANSWER_FAULTS = ("lost", "hang", "empty", "cut", "cut row", "wordy", "double", "kill")
+ANSWER_FAULTS = ("lost", "hang", "empty", "cut", "cut row", "wordy", "double", "reordered", "kill")
 
 
 def make_submitter(folder: Path, study: StudyConfig, **changes: Any) -> Submitter:
@@ -66,10 +67,12 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 1000.0
+        # By how much the clock of the login node that is used differs from that of the controller.
+        self.ahead = 0.0
         self.pass_time: Callable[[float], None] = lambda seconds: None
 
     def time(self) -> float:
-        return self.now
+        return self.now + self.ahead
 
     monotonic = time
 
@@ -83,6 +86,7 @@ class PeerJob:
     name: str
     folder: Path
     state: str = "PENDING"
+    script: str = ""
 
 
 @dataclass
@@ -96,7 +100,10 @@ class PeerSlurm:
     next_id: int = 1
     most_jobs: int = 100
     accounting: dict[int, PeerJob] | None = None
+    # Called while sbatch is under way, or where `beside_call` is given, before so many calls from now.
     beside: Callable[[], None] | None = None
+    beside_call: int = 0
+    name: str = str(CLUSTER.cluster_name)
 
     def run(
         self, command: Sequence[str], environment: Mapping[str, str], folder: Path | None, stop_at: str
@@ -104,9 +111,13 @@ class PeerSlurm:
         """In place of `slurm.scheduler.slurm.call_program`."""
         self.clock.now += 0.05
         self.arrive()
+        if self.beside_call == 1:
+            self.go_beside()
+        self.beside_call = max(0, self.beside_call - 1)
         fault = self.faults.pop(0) if self.faults else ""
-        program, cluster, *words = command
-        assert cluster == f"--clusters={CLUSTER.cluster_name}", command
+        program, *words = command
+        if words[0].startswith("--clusters"):
+            assert words.pop(0) == f"--clusters={self.name}", command
         if program == "sbatch":
             assert folder is not None
             return self.sbatch(words, folder, fault, stop_at)
@@ -134,16 +145,18 @@ class PeerSlurm:
         elif fault == "wordy":
             lower = out.lower() if "|." in out else out
             out = f"CLUSTER: cm4\n\x1b[1mWelc\xf6me | of 12\x1b[0m\n{lower}bye\n"
+        elif fault == "reordered":
+            out = "".join(reversed(out.splitlines(keepends=True)))
         elif fault == "double":
             out = out + out
         return (code, out.encode("latin-1"), error.encode())
 
     def sbatch(self, words: list[str], folder: Path, fault: str, stop_at: str) -> Printed:
-        option, script = words
-        if self.beside and option == "--parsable":
-            beside, self.beside = self.beside, None
+        option, name_of_script = words
+        script = (folder / name_of_script).read_text()  # sbatch reads it as it starts
+        if self.beside and option == "--parsable" and not self.beside_call:
             end = self.clock.now + CALL_SECONDS
-            beside()
+            self.go_beside()
             if self.clock.now > end:  # sbatch was ended before it had sent its request
                 return (None, b"", b"")
         live = sum(job.state in LIVE and job.name != OTHERS_JOB for job in self.jobs.values())
@@ -161,9 +174,9 @@ class PeerSlurm:
             return (1, b"", b"sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: failed")
         if fault in ("lost", "hang"):
             return self.answered(fault, 1, "")
-        name = re.search(r"#SBATCH --job-name=(\S+)", (folder / script).read_text())
+        name = re.search(r"#SBATCH --job-name=(\S+)", script)
         assert name
-        job = PeerJob(name.group(1), folder)
+        job = PeerJob(name.group(1), folder, script=script)
         if fault.endswith("late"):
             self.late.append((self.clock.now + LONGEST_DELAY_SECONDS, job))
             return self.answered(fault, 0, "")
@@ -172,6 +185,12 @@ class PeerSlurm:
             return self.answered("empty" if fault == "no id" else fault, 0, "")
         return self.answered(fault, 0, f"{number}\n")
 
+    def go_beside(self) -> None:
+        beside, self.beside = self.beside, None
+        self.beside_call = 0
+        if beside:
+            beside()
+
     def arrive(self) -> None:
         """Take in what was late."""
         due = [job for when, job in self.late if when <= self.clock.now]
@@ -179,9 +198,12 @@ class PeerSlurm:
         for job in due:
             self.enter(job)
 
-    def enter(self, job: PeerJob) -> int:
+    def require_one_job(self, job: PeerJob) -> None:
         twins = [other.name for other in self.jobs.values() if other.state in LIVE and same_run(other, job)]
         assert not twins, f"{job.name} is queued beside {twins}"
+
+    def enter(self, job: PeerJob) -> int:
+        self.require_one_job(job)
         number = self.next_id
         self.next_id += 1
         self.jobs[number] = job
@@ -193,6 +215,8 @@ class PeerSlurm:
         return 0, "\n".join([HEADER, *rows, ""]), ""
 
     def scontrol(self, words: list[str]) -> tuple[int, str, str]:
+        if words == ["show", "config"]:
+            return 0, f"Configuration data as of now\nClusterName             = {self.name}\nX = y\n", ""
         assert words[:3] == ["--oneliner", "show", "job"], words
         job = self.jobs.get(int(words[3]))
         if job is None:

@@ -11,7 +11,8 @@ import pytest
 
 from slurm.scheduler.protocol import GONE, JobState
 from slurm.scheduler.slurm import Slurm
-from slurm.states import KnownJobs, Submission, combine
+from slurm.states import KnownJobs, combine
+from slurm.submissions import Submission
 from tests.cluster import PROGRAM, VirtualCluster, assert_ok, bring_up, wait_until
 from unet_scaling.format.run_state import RunState
 
@@ -167,8 +168,8 @@ def noted(name: str, job: str) -> Submission:
 
 def state_of(name: str, job: str) -> str:
     submission = noted(name, job)
-    known = KnownJobs([submission])
-    known.look_up([submission])
-    answer = known.find(submission)
-    assert answer
+    folder = Path(name)
+    known = KnownJobs({folder: submission})
+    known.look_up({folder: submission})
+    (answer,) = known.find(folder, submission)
     return answer.state

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from slurm.launch.study_folder import StudyFolder
-from slurm.states import Submission, read_submission, write_submission
+from slurm.submissions import Submission, read_submission, write_submission
 from tests.faults import READ_BACK
 from tests.records import make_pair, make_study, write_run
 from tests.studies import make_images, make_point

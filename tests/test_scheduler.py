@@ -15,7 +15,7 @@ from slurm.commands.status import study_rows
 from slurm.scheduler import SCHEDULERS
 from slurm.scheduler.protocol import GONE, JobState, LimitError, is_over
 from slurm.scheduler.slurm import Slurm
-from slurm.states import Submission, read_submission
+from slurm.submissions import Submission, read_submission
 from slurm.submit import Submitter
 from tests.peer_slurm import CLUSTER, make_submitter
 from tests.records import make_study, write_record
@@ -40,6 +40,9 @@ class Memory:
     @staticmethod
     def check_option(option: str) -> str:
         return option
+
+    def cluster(self) -> str:
+        return "memory"
 
     def try_out(self, script: Path) -> None:
         assert script.exists()

@@ -1,6 +1,7 @@
 """What an answer of Slurm is taken for: tables of forms, and of what no answer is."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,8 @@ from slurm.scheduler.protocol import (
     UnreachableError,
 )
 from slurm.scheduler.slurm import LOST, Slurm, parse_job_id, read_ended, read_queue, read_shown
-from slurm.states import KnownJobs, Submission, combine
+from slurm.states import KnownJobs, combine
+from slurm.submissions import Submission
 from unet_scaling.format.run_state import SUBMITTABLE, RunState
 
 HEADER = "JOBID|STATE|REASON|NAME|."
@@ -194,6 +196,6 @@ def test_a_silent_slurm_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Slurm, "queue", silent)
     submission = Submission(token="study.run.1", attempts=1, status="queued", job="7")
-    job = KnownJobs([submission]).find(submission)
+    (job,) = KnownJobs({Path("run"): submission}).find(Path("run"), submission)
     assert job == JobState(UNCLEAR, "Slurm does not answer: Connection refused")
     assert combine(RunState("failed", "killed"), submission, job).state == "unknown"

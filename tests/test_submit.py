@@ -1,9 +1,11 @@
 """The submission against a Slurm in this process, story by story; histories by chance: test_slurm_peer.py."""
 
 import errno
+import fcntl
 import itertools
 import json
 import os
+import shutil
 import stat
 import subprocess
 from collections import Counter
@@ -17,13 +19,15 @@ import pytest
 import slurm.after_run
 import slurm.commands.submit
 import slurm.scheduler.slurm
+import slurm.submissions
+import slurm.submit
 from slurm.commands.cancel import cancel_study
 from slurm.commands.status import show_status, status_table, study_rows
 from slurm.launch.local import require_ready, take_over
 from slurm.launch.study_folder import CancelledError, locked, mark_cancelled
 from slurm.scheduler.protocol import LimitError, UnreachableError
 from slurm.scheduler.slurm import Printed, Slurm
-from slurm.states import read_submission
+from slurm.submissions import LATEST_JOB_SECONDS, read_submission
 from slurm.submit import Submitter
 from tests.cluster import wait_until
 from tests.peer_slurm import CLUSTER, TIMED, Clock, PeerSlurm, make_submitter
@@ -410,6 +414,125 @@ def test_a_forced_run_is_submitted_once_by_a_submission_that_waits(submitter: Su
     site.clock.pass_time = pass_time
     slurm.commands.submit.submit_and_wait(replace(submitter, force=(RUN,)))
     assert len(site.jobs) == 1
+
+
+def test_of_two_submissions_that_see_no_lock_one_queues_each_run(
+    submitter: Submitter, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+    told = []
+
+    def submit_beside() -> None:
+        with pytest.raises(UserError) as second:
+            submitter.submit()
+        told.append(second.value)
+
+    site.beside = submit_beside
+    with pytest.raises(UserError) as first:
+        submitter.submit()
+    told.append(first.value)
+    assert [error.exit_code for error in told] == [75, 75]
+    assert len(site.jobs) == 4
+    assert submitter.submit() == 0
+    assert counted(submitter) == {"queued": 4}
+
+
+def test_where_claims_are_lost_the_job_of_the_greater_id_goes(
+    submitter: Submitter, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two jobs of the first run are queued; the others are those of the second submission."""
+
+    def submit_beside() -> None:
+        for path in submitter.folder.path.glob("*/*"):
+            if path.name != "config.json":
+                path.unlink()
+        submitter.submit()
+
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+    monkeypatch.setattr(site, "require_one_job", lambda _: None)
+    site.beside = submit_beside
+    with pytest.raises(UserError, match="3 not submitted"):
+        submitter.submit()
+    assert site.states() == ["PENDING"] * 4 + ["CANCELLED"]
+    assert submitter.submit() == 0
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
+@pytest.mark.parametrize("together", [False, True])
+def test_a_live_job_counts_where_no_file_names_it(
+    together: bool, state: str, submitter: Submitter, site: Site
+) -> None:
+    """As after a clean-up, or with a restored snapshot of the folder."""
+    submitter = replace(submitter, one_allocation=together)
+    submitter.submit()
+    jobs = len(site.jobs)
+    site.set_all(state)
+    for path in submitter.folder.path.glob("*/*"):
+        if path.name != "config.json":
+            path.unlink()
+    assert counted(submitter) == {"queued" if state == "PENDING" else "running": 4}
+    assert submitter.submit() == 0
+    with pytest.raises(UserError, match=r"jobs 1.* of this study"):
+        require_ready(submitter.folder, submitter.folder.study.configs())
+    shutil.rmtree(submitter.folder.path / RUN)
+    cancel_study(submitter.folder.path, submitter.console)
+    assert site.states() == ["CANCELLED"] * jobs
+
+
+def test_a_job_of_another_cluster_is_named_and_neither_cancelled_nor_submitted_again(
+    submitter: Submitter, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def go_to(place: Site) -> None:
+        monkeypatch.setattr(slurm.scheduler.slurm, "call_program", place.run)
+        slurm.scheduler.slurm._ask_cluster.cache_clear()
+
+    unnamed = replace(submitter, cluster=CLUSTER.model_copy(update={"cluster_name": None}))
+    there = Site(site.clock, name="there")
+    go_to(there)
+    unnamed.submit()
+    go_to(site)
+    for act in (
+        unnamed.submit,
+        lambda: slurm.commands.submit.submit_and_wait(unnamed),
+        lambda: cancel_study(unnamed.folder.path, unnamed.console),
+    ):
+        with pytest.raises(UserError, match=f"{RUN}: job . is one of cluster there, and this is cm4") as told:
+            act()
+        assert told.value.exit_code == 75
+    assert counted(unnamed) == {"unknown": 4}
+    assert not site.jobs
+    assert there.states() == ["PENDING"] * 4
+    go_to(there)
+    cancel_study(unnamed.folder.path, unnamed.console)
+    assert there.states() == ["CANCELLED"] * 4
+
+
+@pytest.mark.parametrize("ahead_seconds", [0.0, 600.0, -600.0])
+def test_a_submission_after_a_lost_answer_says_when_it_will_be_known(
+    ahead_seconds: float, submitter: Submitter, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on another login node, whose clock differs by more than a request can be late."""
+    site.plan = ["lost"]
+    with pytest.raises(UserError, match=r"not known whether it is queued.* known in 180 s"):
+        submitter.submit()
+    if ahead_seconds:
+        site.clock.ahead = ahead_seconds
+        monkeypatch.setattr(slurm.submissions, "machine_id", lambda: "another machine")
+    with pytest.raises(UserError, match=r"1 run not known .*\n.*known in \d+ s") as told:
+        submitter.submit()
+    assert told.value.exit_code == 75
+    assert len(site.jobs) == 3
+    site.clock.now += LATEST_JOB_SECONDS
+    assert submitter.submit() == 1
+    assert submitter.submit() == 0
+
+
+def test_a_submission_while_slurm_is_silent_ends_with_75(submitter: Submitter, site: Site) -> None:
+    submitter.submit()
+    site.is_silent = True
+    with pytest.raises(UserError, match="4 runs not known") as told:
+        submitter.submit()
+    assert told.value.exit_code == 75
 
 
 # A wrapper of a site whose program hangs, and sbatch at the controller's own limit.

@@ -110,6 +110,8 @@ def _submit_until_done(submitter: Submitter) -> None:
         try:
             queued = submitter.submit()
         except LaterError as error:
+            if error.is_elsewhere:
+                raise
             submitter.console.print(f"{error}")
             later = error.runs
         except CancelledError:

@@ -23,7 +23,8 @@ from slurm.launch.estimate import KnownSeconds, images_per_second
 from slurm.launch.preflight import check_inputs, require_images
 from slurm.launch.processes import WORKER_SIGNAL, StopRequest, launch, say_whether_quiet, stop_requests
 from slurm.launch.study_folder import StudyFolder, in_launch_order, locked
-from slurm.states import find_states, read_submissions
+from slurm.states import KnownJobs, find_states
+from slurm.submissions import read_submissions, set_submissions_aside
 from unet_scaling.base.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_RESUME, UserError
 from unet_scaling.base.texts import CALLED, called, duration, score_title
 from unet_scaling.format.record import set_launch_aside
@@ -32,7 +33,6 @@ from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.frameworks import training_script
 from unet_scaling.study.study_file import JOB_NAME, OUTPUT_NAME
 
-FORMER_JOB_NAME = "job.before_local.json"
 COLUMNS = (
     TextColumn("{task.description}", markup=False),
     BarColumn(bar_width=None),
@@ -357,10 +357,13 @@ def require_ready(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:
     submissions = read_submissions(study)
     jobs = set()
     doubt = ""
-    for run_folder, state, _ in find_states(submissions):
+    known = KnownJobs(submissions)
+    concerned = {path: each for path, each in submissions.items() if each or known.find(path, None)}
+    for run_folder, state, found in find_states(concerned, known=known):
         submission = submissions[run_folder]
-        if submission and state.state in ACTIVE:
-            jobs.add(submission.job or submission.token)
+        if found and state.state in ACTIVE:
+            noted = [submission.job or submission.token] if submission else []
+            jobs |= {job.job for job in found if job.job} or set(noted)
             doubt = state.reason if state.state == "unknown" else doubt
     named = ", ".join(sorted(jobs))
     if doubt:
@@ -390,6 +393,5 @@ def take_over(
             continue
         missing.append(config)
         run_folder = folder.run_folder(config)
-        if (run_folder / JOB_NAME).exists():
-            (run_folder / JOB_NAME).rename(run_folder / FORMER_JOB_NAME)
+        set_submissions_aside(run_folder)
     return missing

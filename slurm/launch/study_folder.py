@@ -24,7 +24,8 @@ from uuid import uuid4
 from rich.console import Console
 
 from slurm.scheduler.protocol import Scheduler, UnreachableError
-from slurm.states import find_states, read_submission
+from slurm.states import find_states
+from slurm.submissions import read_submission
 from unet_scaling.base.errors import EXIT_RESUME, UserError
 from unet_scaling.base.files import open_to_append, write_atomically, write_json_with_checksum
 from unet_scaling.base.texts import CALLED
@@ -175,8 +176,7 @@ def never_trained(folder: Path) -> bool:
     trained = any(each.epochs or each.results or each.damaged for each in map(read_record, records))
     if trained or any(folder.glob(study_file.CHECKPOINTS)):
         return False
-    submission = read_submission(folder)
-    states = find_states({folder: submission}) if submission else ()
+    states = find_states({folder: read_submission(folder)})
     return not any(state.state in ACTIVE for _, state, _ in states)
 
 

@@ -31,8 +31,10 @@ INTERRUPTED_STATES = (
 )  # fmt: skip
 OVER_STATES = (*INTERRUPTED_STATES, "COMPLETED", "FAILED", "CANCELLED", "OUT_OF_MEMORY")
 # In place of a state. GONE: the scheduler knows no such job. UNCLEAR: it did not answer, or not clearly.
+# ELSEWHERE: the job is one of another cluster.
 GONE = "GONE"
 UNCLEAR = "UNCLEAR"
+ELSEWHERE = "ELSEWHERE"
 
 
 class UnreachableError(Exception):
@@ -76,6 +78,12 @@ class Scheduler(Protocol):
     @staticmethod
     def check_option(option: str) -> str:
         """Return an entry of `options` of a cluster file. Raises ValueError where it cannot be passed on."""
+
+    def cluster(self) -> str:
+        """Return the name that the cluster has itself, asked once by a process; "" where it has none.
+
+        Raises UnreachableError.
+        """
 
     def try_out(self, script: Path) -> None:
         """Ask whether the scheduler would take this script, now or later. Raises RejectedError if not."""

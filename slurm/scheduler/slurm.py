@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from slurm.scheduler import sbatch_options
@@ -63,6 +64,7 @@ SECOND_LOOK_SECONDS = 1.0
 # A controller that is restarted is away for some seconds.
 REQUEUE_PAUSES_SECONDS = (2.0, 5.0, 10.0, 20.0)
 JOBS_PER_CALL = 500
+CLUSTER_NAME = re.compile(r"(?m)^ClusterName\s*=\s*(\S+)")
 NOISE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0e-\x1f]")
 # The exit code of a program, None where it was ended before its end, and what it printed.
 Printed = tuple[int | None, bytes, bytes]
@@ -90,6 +92,9 @@ class Slurm:
     @staticmethod
     def check_option(option: str) -> str:
         return sbatch_options.check_option(option)
+
+    def cluster(self) -> str:
+        return self.cluster_name or _ask_cluster(self)
 
     def try_out(self, script: Path) -> None:
         command = ["sbatch", "--test-only", script.name]
@@ -242,6 +247,18 @@ class Slurm:
         if code < 0 or not message or LOST.search(message):
             raise UnreachableError(message or f"{program} ended with code {code}")
         raise RefusedError(message)
+
+
+@cache
+def _ask_cluster(scheduler: Slurm) -> str:
+    try:
+        answer = retry(scheduler.configuration, STATE_PAUSES_SECONDS, UnreachableError)
+    except UserError:  # a site may not allow it
+        return ""
+    named = CLUSTER_NAME.search(answer)
+    if named is None:
+        raise UnreachableError("scontrol show config names no cluster")
+    return named.group(1)
 
 
 def call_program(

@@ -64,6 +64,34 @@ def _replace(path: Path, data: bytes, mode: int, durable: bool) -> None:
         os.close(folder)
 
 
+def create_once(path: Path, content: str) -> bool:
+    """Write a file that does not exist yet, whole or not at all; False where there is one. Raises OSError.
+
+    Of several processes, on whichever hosts, one creates it: by a link, or by O_EXCL where none can be made.
+    """
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            path.hardlink_to(temporary)
+        except FileExistsError:
+            # A file server whose answer was lost is asked again, and then finds the link that it made.
+            return temporary.stat().st_nlink == 2
+        except OSError:
+            try:
+                with path.open("x") as file:
+                    file.write(content)
+            except FileExistsError:
+                return False
+        return True
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def remove_unfinished(folder: Path, names: str) -> None:
     """Remove temporary files that killed writers of these names (a glob pattern) left."""
     for path in folder.glob(f".{names}.*"):
@@ -85,7 +113,12 @@ def read_regular(path: Path) -> bytes:
 
 def write_json_with_checksum(path: Path, content: dict[str, Any]) -> None:
     """Write JSON for programs and people, with a checksum of its values as last key. Raises OSError."""
-    write_atomically(path, json.dumps(content | {CHECKSUM_KEY: _json_checksum(content)}, indent=2) + "\n")
+    write_atomically(path, json_with_checksum(content))
+
+
+def json_with_checksum(content: dict[str, Any]) -> str:
+    """Return the text of a file that `read_json_with_checksum` reads."""
+    return json.dumps(content | {CHECKSUM_KEY: _json_checksum(content)}, indent=2) + "\n"
 
 
 def read_json_with_checksum(path: Path) -> object:

@@ -167,7 +167,7 @@ def this_process(attempt: int) -> Owner:
     return Owner(
         attempt=attempt,
         host=socket.gethostname(),
-        machine=_machine(),
+        machine=machine_id(),
         process=os.getpid(),
         begun_ticks=_begun_ticks(os.getpid()) or 0,
         job=job_id(os.environ),
@@ -184,7 +184,7 @@ def is_alive(owner: Owner) -> bool:
 def trains_on_this_machine(folder: Path) -> bool:
     """Return whether a live process of this machine owns the run folder."""
     owner = _read_owner(folder / OWNER_NAME)
-    return owner is not None and owner.machine == _machine() != "" and is_alive(owner)
+    return owner is not None and owner.machine == machine_id() != "" and is_alive(owner)
 
 
 def _read_owner(path: Path) -> Owner | None:
@@ -204,7 +204,7 @@ def _modified(path: Path) -> float:
         return 0.0
 
 
-def _machine() -> str:
+def machine_id() -> str:
     """Return the boot and the namespace that a process number belongs to; empty where not Linux."""
     try:
         return f"{BOOT_ID.read_text().strip()} {PID_NAMESPACE.readlink()}"
