@@ -128,7 +128,7 @@ class Cluster(StrictModel):
     def _without_the_count(cls, gres: str, info: ValidationInfo) -> str:
         """Return the resource without its count, which follows from gpus_per_node."""
         gpu, comma, others = gres.partition(",")
-        matched = re.fullmatch(r"([A-Za-z][\w.-]*(?::(?![0-9]+(?::|$))[\w.-]+)?)(?::([0-9]+))?", gpu)
+        matched = re.fullmatch(r"([A-Za-z][\w.-]*(?::(?![0-9]+(?::|$))[\w.+-]+)?)(?::([0-9]+))?", gpu)
         if matched is None and gres:
             raise ValueError(f"{gres!r} is no resource as in sinfo --format=%G; write gpu, or gpu:a100")
         name, number = matched.groups() if matched else ("", None)

@@ -143,6 +143,34 @@ def test_both_files_fit_together(on_site: Path, folder: Path, monkeypatch: pytes
         call(monkeypatch, "more", "--data", str(on_site), "--workers", "1,9")
 
 
+SLICES = """\
+mig|2|idle|64|2|gpu:a100_1g.5gb:28(S:0-1)|1:00:00|1-2
+gpu|10|mixed|64|2|gpu:a100:4(S:0-1)|1:00:00|1-infinite
+both|1|idle|64|2|gpu:nvidia_a100_1g.10gb:70,gpu:a100:2|1:00:00|1
+small|1|idle|64|2|gpu:1g.10gb+me:7|1:00:00|1
+"""
+
+
+def test_whole_gpus_come_before_slices_of_them(
+    on_site: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resource(name: str, *words: str) -> tuple[str | None, str, int]:
+        call(monkeypatch, name, "--data", str(on_site), *words)
+        cluster = read_cluster(folder / f"{name}.cluster.toml")
+        return cluster.partition, cluster.gres, cluster.gpus_per_node
+
+    (folder / "answer").write_text(SLICES)
+    assert resource("any") == ("gpu", "gpu:a100", 4)
+    assert "MIG slices are left out (gpu:a100_1g.5gb of mig" in (folder / "any.cluster.toml").read_text()
+    assert resource("mixed", "--partition", "both") == ("both", "gpu:a100", 2)
+    assert resource("slices", "--partition", "mig") == ("mig", "gpu:a100_1g.5gb", 28)
+    assert "MIG slices, not whole GPUs" in (folder / "slices.cluster.toml").read_text()
+    assert resource("small", "--partition", "small") == ("small", "gpu:1g.10gb+me", 7)
+    (folder / "answer").write_text("".join(SLICES.splitlines(keepends=True)[::3]))
+    with pytest.raises(UserError, match="only MIG slices are in service, no whole GPU"):
+        resource("none")
+
+
 def test_without_gpus_each_processor_of_a_node_is_a_worker(
     on_site: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,7 +208,10 @@ def test_what_does_not_fit_the_cluster_is_refused_and_nothing_is_written(
         ("gpu:4", ("gpu", 4)),
         ("nvme:1,gpu:a100:4(S:0,1)", ("gpu:a100", 4)),
         ("gpu:a100:no_consume:4,gpu:no_consume:2", ("gpu:a100", 4)),
-        ("gpu:1g.20gb:2(S:0),gpu:a100:1(S:1)", ("gpu:1g.20gb", 2)),
+        ("gpu:1g.20gb:2(S:0),gpu:a100:1(S:1)", ("gpu:a100", 1)),
+        ("gpu:nvidia_a100_1g.10gb:7(S:0),shard:a100:8", ("gpu:nvidia_a100_1g.10gb", 7)),
+        ("gres/gpu:1g.5gb+me:2", ("gpu:1g.5gb+me", 2)),
+        ("gpu:h100-mig:14,gpu:a100:0", ("gpu:h100-mig", 14)),
         ("shard:8,gpu:h100:0", ("", 0)),
     ],
 )

@@ -46,8 +46,10 @@ NODE_COLUMNS = "%P|%D|%T|%c|%X|%G|%l|%s"
 # The beginnings of the states of nodes that take no jobs, as sinfo writes them; * does not answer.
 OUT_OF_SERVICE = ("down", "drain", "fail", "error", "unknown", "inval", "future", "blocked")
 NOT_RESPONDING = "*"
-# The first GPUs of a list such as nvme:1,gpu:a100:4(S:0-1): their type, if any, and their number.
-GPUS = re.compile(r"(?:^|,)gpu(:(?!no_consume)[^:,(]*[A-Za-z][^:,(]*)?(?::no_consume)?(?::(\d+))?")
+# The GPUs of a list such as nvme:1,gpu:a100:4(S:0-1): their type, if any, and their number.
+GPUS = re.compile(r"(?:^|,)(?:gres/)?gpu(:(?!no_consume)[^:,(]*[A-Za-z][^:,(]*)?(?::no_consume)?(?::(\d+))?")
+# Types that name a part of a GPU: a100_1g.5gb, 1g.10gb+me, h100-mig.
+SLICE = re.compile(r"\dg[._-]?\d+gb|(?<![a-z])mig(?![a-z])", re.IGNORECASE)
 # Task plugins of Slurm that bind the processes of a step to its cores.
 BINDING_PLUGINS = re.compile(r"^TaskPlugin\s*=.*(affinity|cgroup)", re.MULTILINE)
 # One epoch warms up, and three are timed.
@@ -87,6 +89,11 @@ class Nodes(NamedTuple):
     @property
     def largest(self) -> int:
         return self.nodes * self.workers_each
+
+    @property
+    def is_sliced(self) -> bool:
+        """Return whether the workers' GPUs are MIG slices, several of which are one GPU."""
+        return SLICE.search(self.gres) is not None
 
 
 def main() -> None:
@@ -151,7 +158,7 @@ def command_line() -> CommandLine:
     add("--names", metavar="IMAGE:MASK", help=NAMES_HELP)
     add("--foreground", metavar="RULE", help="mask values counted as foreground, such as 255")
     add("--workers", type=counts, metavar="N,N", help="default: 1, 2, 4, ... to what there is")
-    add("--partition", help="of Slurm; default: the one with most GPUs in service")
+    add("--partition", help="of Slurm; default: the one with most whole GPUs in service")
     add("--no-probe", action="store_true", help="do not time training steps for an estimate")
     add("--into", type=Path, default=Path(), metavar="FOLDER", help="default: this folder")
     return parser
@@ -312,17 +319,18 @@ def ask_slurm(named: str | None) -> tuple[Nodes, list[Choice]] | None:
         if named:
             raise UserError(f"--partition {named}: there is no sinfo on this machine") from None
         return None
-    nodes = choose_nodes(answer, named)
-    choices = choose_cluster_keys(nodes)
+    nodes, slices = choose_nodes(answer, named)
+    choices = choose_cluster_keys(nodes, slices)
     if not BINDING_PLUGINS.search(configuration):
         choices.append(Choice("pin_cores", True, "TaskPlugin of this Slurm binds no process to its cores"))
     return nodes, choices
 
 
-def choose_nodes(answer: str, named: str | None) -> Nodes:
-    """Return the nodes with most GPUs, of the named partition or of any, by sinfo's lines of NODE_COLUMNS.
+def choose_nodes(answer: str, named: str | None) -> tuple[Nodes, list[Nodes]]:
+    """Return the nodes with most GPUs, of the named partition or of any, and those with MIG slices instead.
 
-    Raises UserError as `ask_slurm`.
+    By sinfo's lines of NODE_COLUMNS. Slices are taken only of a partition that is named, and has no whole
+    GPUs. Raises UserError as `ask_slurm`, and where nothing but slices could be taken.
     """
     rows = [line.split("|") for line in answer.splitlines() if line.count("|") == NODE_COLUMNS.count("|")]
     kinds: dict[tuple[str, str, int], list[list[str]]] = {}
@@ -347,19 +355,34 @@ def choose_nodes(answer: str, named: str | None) -> Nodes:
         gpus = nodes.largest if nodes.gres else 0
         return gpus, nodes.partition.endswith("*"), nodes.largest, nodes.nodes
 
-    best = max(found, key=preference)
-    return best._replace(partition=best.partition.rstrip("*"))
+    slices = [nodes for nodes in found if nodes.is_sliced]
+    whole = [nodes for nodes in found if not nodes.is_sliced]
+    if slices and named is None and not any(nodes.gres for nodes in whole):
+        has = f"only MIG slices are in service, no whole GPU: {_name_slices(slices)}"
+        raise UserError(f"{has}; name a --partition to use its slices or processors")
+    best = max(whole if any(nodes.gres for nodes in whole) else found, key=preference)
+    best = best._replace(partition=best.partition.rstrip("*"))
+    return best, [] if best.is_sliced else slices
+
+
+def _name_slices(slices: Iterable[Nodes]) -> str:
+    return ", ".join(dict.fromkeys(f"{each.gres} of {each.partition.rstrip('*')}" for each in slices))
 
 
 def read_gpus(gres: str) -> tuple[str, int]:
-    """Return the resource and number of the GPUs in a list such as `gpu:a100:4(S:0-1),nvme:1`."""
-    matched = GPUS.search(gres)
-    number = int(matched[2] or 1) if matched else 0
-    return (f"gpu{matched[1] or ''}", number) if matched and number else ("", 0)
+    """Return the resource and number of the first whole GPUs in a list such as `gpu:a100:4(S:0-1),nvme:1`.
+
+    Where it has none, those of its MIG slices.
+    """
+    found = [(f"gpu{matched[1] or ''}", int(matched[2] or 1)) for matched in GPUS.finditer(gres)]
+    # False is less than True: whole GPUs first.
+    return min(
+        (each for each in found if each[1]), key=lambda each: bool(SLICE.search(each[0])), default=("", 0)
+    )
 
 
-def choose_cluster_keys(nodes: Nodes) -> list[Choice]:
-    """Return the keys of the cluster file."""
+def choose_cluster_keys(nodes: Nodes, slices: Iterable[Nodes] = ()) -> list[Choice]:
+    """Return the keys of the cluster file; `slices`: MIG slices that were left out."""
     limit = USUAL_LIMIT
     if nodes.limit[:1].isdigit() and limit_seconds(nodes.limit) < limit_seconds(limit):
         limit = nodes.limit
@@ -368,11 +391,16 @@ def choose_cluster_keys(nodes: Nodes) -> list[Choice]:
     cores = f"{count(nodes.cores_each, 'core')} of a node, shared by {count(nodes.workers_each, 'worker')}"
     in_service = f"{count(nodes.nodes, 'node')} of this kind in service, or a job gets no more"
     where = "as asked for, or the one with most GPUs; your site may need account, too"
+    if left_out := _name_slices(slices):
+        where += f"; MIG slices are left out ({left_out}): --partition takes them"
+    kind = "as sinfo names it"
+    if nodes.is_sliced:
+        kind += "; MIG slices, not whole GPUs: they share one, and NCCL may refuse two of it"
     return [
         Choice("launcher", "srun", "where unet-scaling doctor finds groups of 1: mpiexec, or another --mpi"),
         Choice("launcher_arguments", [f"--mpi={mpi}"], "what the installed MPI speaks; srun --mpi=list"),
         Choice("gpus_per_node", nodes.workers_each, "as sinfo says; without GPUs: processors"),
-        Choice("gres", nodes.gres, "as sinfo names it"),
+        Choice("gres", nodes.gres, kind),
         Choice("max_nodes", nodes.nodes, in_service),
         Choice("ping_pong", nodes.nodes > 1, "it explains the times of runs on several nodes"),
         Choice("cores_per_worker", max(1, nodes.cores_each // nodes.workers_each), cores),
