@@ -102,8 +102,9 @@ class Cluster(StrictModel):
     )
     environment: dict[Variable, Word] = Field(
         {},
-        description="variables to set for every worker",
-        examples=[{"UCX_TLS": "tcp,self"}],
+        description="variables to set for every worker; MASTER_ADDR is the address at which they meet, in "
+        "which {host} is the first host's name",
+        examples=[{"UCX_TLS": "tcp,self", "MASTER_ADDR": "{host}i"}],
         json_schema_extra={"additionalProperties": False},
     )
     prologue: Word | None = Field(

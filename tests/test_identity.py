@@ -104,6 +104,10 @@ STEP = JOB | {"SLURM_STEP_NODELIST": "n[3-4]"}
         # Its mpiexec starts rank 0 beside itself, and the daemons of all others by a step of its own.
         (STEP | {"OMPI_COMM_WORLD_RANK": "4"}, "n1"),
         (STEP | {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1234"}, "10.0.0.1"),
+        (STEP | {"MASTER_ADDR": "n3i"}, "n3i"),
+        (STEP | {"MASTER_ADDR": "{host}i.site"}, "n3i.site"),
+        (JOB | {"MASTER_ADDR": "ib-{host}", "MASTER_PORT": "1234"}, "ib-n1"),
+        (STEP | {"MASTER_ADDR": "", "MASTER_PORT": "1234"}, "n3"),
     ],
 )
 def test_meets_where_the_launcher_says_or_at_the_first_host(environment: dict[str, str], host: str) -> None:

@@ -310,6 +310,35 @@ def test_a_job_forgets_the_launch_of_the_shell_that_submitted_it(site: str) -> N
     assert (names & set(forgotten), names & set(kept)) == (set(), set(kept))
 
 
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("{host}", "srun localhost"),
+        ("127.0.0.1", "srun 127.0.0.1"),
+        ("{host}i.invalid", "error: MASTER_ADDR={host}i.invalid: no host is called localhosti.invalid here"),
+        ("no such host", "error: MASTER_ADDR=no such host: no host is called no such host here"),
+    ],
+)
+@pytest.mark.parametrize("way", ["environment", "prologue"])
+def test_an_address_of_the_first_host_reaches_workers_and_is_checked_before_they_start(
+    way: str, address: str, said: str, tmp_path: Path
+) -> None:
+    """A real bash and the real check; srun, which stands for Slurm's, prints where workers join."""
+    prologue = tmp_path / "load.sh"
+    prologue.write_text(f"export MASTER_ADDR='{address}'\n")
+    changes = {"prologue": str(prologue)} if way == "prologue" else {"environment": {"MASTER_ADDR": address}}
+    point = make_point(Path("/data"), "horovod", 1)
+    text = render_job_script(SRUN.model_copy(update=changes), point, tmp_path / "run", "horovod.1")
+    meet = "from unet_scaling.group.identity import *; print('srun', rendezvous_address(os.environ)[0])"
+    stand_in = f'srun() {{ (cd {PROJECT} && {sys.executable} -c "{meet}"); }}\n'
+    of_job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost"}
+    done = subprocess.run(
+        ["bash", "-c", stand_in + text], env=os.environ | of_job, capture_output=True, text=True, timeout=60
+    )
+    assert said in done.stdout + done.stderr
+    assert ("srun" in done.stdout) == ("error" not in said)
+
+
 def test_an_allocation_begins_no_run_after_the_second_at_which_runs_stop(tmp_path: Path) -> None:
     """A real bash; srun stands for the first run, which lasts until that second."""
     runs = [(make_point(Path("/data"), "horovod", workers), tmp_path / f"{workers}") for workers in (1, 2, 3)]

@@ -3,12 +3,14 @@
 Needs neither torch nor a network, and nothing but the standard library.
 """
 
+import os
 import re
 import signal
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from unet_scaling.base.errors import UserError
+from unet_scaling.base.errors import UserError, run_program
 
 # Slurm sends SIGUSR2 where the job script asks for a warning before the time limit, and SIGTERM on
 # preemption, on scancel and where another task of the step has failed.
@@ -75,6 +77,8 @@ LAUNCHERS = (
 )  # fmt: skip
 # Other launchers number processes by these, and do not tell how many there are.
 RANKS_WITHOUT_SIZE = ("PALS_RANKID", "PMIX_RANK", "ALPS_APP_PE", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK")
+# Stands in MASTER_ADDR for the first host's name: "{host}i" is another one, where a site calls InfiniBand so.
+FIRST_HOST = "{host}"
 LOOPBACK = ("127.", "localhost", "::1", "ip6-l")
 
 
@@ -128,26 +132,40 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 def rendezvous_address(environment: Mapping[str, str]) -> tuple[str, int]:
     """Return host and port of the rendezvous; UserError where neither launcher nor Slurm says.
 
-    MASTER_ADDR and MASTER_PORT where the launcher chose them (torchrun, a local launch); else the
-    first host of the Slurm step and a port that follows from the job id, below the ephemeral range.
-    Under Open MPI the first host of the job: the step is that of its daemons on all hosts but this one.
-    Raises UserError for a loopback address of workers that run on several hosts.
+    MASTER_ADDR where it is set (torchrun, a local launch, a site that names hosts of its fast network), in
+    which {host} is the first host of the Slurm step; else that host. MASTER_PORT, or a port that follows from
+    the job id, below the ephemeral range. Under Open MPI the first host of the job: the step is that of its
+    daemons on all hosts but this one. Raises UserError for a loopback address of workers on several hosts.
     """
-    if "MASTER_ADDR" in environment and "MASTER_PORT" in environment:
-        host = environment["MASTER_ADDR"]
-        if host.startswith(LOOPBACK) and _is_on_several_hosts(environment):
-            raise UserError(
-                f"MASTER_ADDR={host}: each host has its own, and the workers run on several; "
-                f"unset it, or set it to the host of worker 0"
-            )
-        return host, _number(environment, "MASTER_PORT")
+    host = environment.get("MASTER_ADDR") or FIRST_HOST
+    has_port = "MASTER_PORT" in environment and host != FIRST_HOST
     of_step = "" if OPEN_MPI.rank in environment else environment.get("SLURM_STEP_NODELIST")
-    nodes = of_step or environment.get("SLURM_JOB_NODELIST")
-    if not nodes or "SLURM_JOB_ID" not in environment:
+    nodes = of_step or environment.get("SLURM_JOB_NODELIST") or ""
+    if (FIRST_HOST in host and not nodes) or not (has_port or "SLURM_JOB_ID" in environment):
         raise UserError(
             "the rendezvous has no address: set MASTER_ADDR and MASTER_PORT, or start inside a Slurm job"
         )
-    return first_host(nodes), FIRST_PORT + _number(environment, "SLURM_JOB_ID") % PORTS
+    if host.startswith(LOOPBACK) and _is_on_several_hosts(environment):
+        raise UserError(
+            f"MASTER_ADDR={host}: each host has its own, and the workers run on several; "
+            f"unset it, or set it to the host of worker 0"
+        )
+    if FIRST_HOST in host:
+        host = host.replace(FIRST_HOST, first_host(nodes))
+    if has_port:
+        return host, _number(environment, "MASTER_PORT")
+    return host, FIRST_PORT + _number(environment, "SLURM_JOB_ID") % PORTS
+
+
+def main() -> None:
+    """Raise UserError where the address of the rendezvous leads to no host: job scripts ask it first."""
+    host, _ = rendezvous_address(os.environ)
+    try:
+        socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError) as error:
+        given = os.environ.get("MASTER_ADDR")
+        cure = "correct it in `environment` or the prologue of the cluster file, or leave it out"
+        raise UserError(f"MASTER_ADDR={given}: no host is called {host} here ({error}); {cure}") from None
 
 
 def _is_on_several_hosts(environment: Mapping[str, str]) -> bool:
@@ -175,3 +193,7 @@ def first_host(nodes: str) -> str:
 def job_id(environment: Mapping[str, str]) -> str:
     """Return the Slurm job that this process belongs to; empty outside Slurm."""
     return environment.get("SLURM_JOB_ID", "")
+
+
+if __name__ == "__main__":
+    run_program(main)
