@@ -1,4 +1,4 @@
-"""All that runs inside of a training process, and what describes it: study, task, data, group, clock, record.
+"""The training process, what describes and records it, the command unet-scaling, and programs beside training.
 
 This module says where the code is and of which commit, and refuses an interpreter that cannot run it.
 

@@ -1,1 +1,1 @@
-"""The figures of a report. Nothing outside this folder imports matplotlib."""
+"""Every picture: of a report, of two studies, of the latencies of a server. Only here is matplotlib."""

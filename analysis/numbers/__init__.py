@@ -1,1 +1,1 @@
-"""Launches and their intervals; numbers of points, of pairs of points, and of scores."""
+"""Launches and their intervals; numbers of points, pairs and scores, and what each interval shows."""

@@ -1,1 +1,1 @@
-"""Worker counts that are not measured: predicted, written down, and later held against the runs."""
+"""Worker counts that are not measured: predicted in every report, or written down and later scored."""

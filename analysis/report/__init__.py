@@ -1,1 +1,1 @@
-"""Everything that is written and printed of a study."""
+"""The report command, from reading a study on, and everything that it writes and prints."""

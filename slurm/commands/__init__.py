@@ -1,4 +1,4 @@
-"""Subcommands on studies, clusters and runs, a file each; all are in unet_scaling/subcommands.py."""
+"""Subcommands on studies, clusters and runs, a file each; options.py is what they share."""
 
 from unet_scaling import require_packages
 

@@ -1,1 +1,1 @@
-"""What a launch needs, on this machine or a cluster: the study's folder, checks, estimates, processes."""
+"""Launch a study on this machine, and what that shares with Slurm: its folder, checks, estimates, repeats."""

@@ -1,1 +1,1 @@
-"""What every program needs: errors in one line, files written whole, texts, checks of values."""
+"""What every program needs: errors and how a worker ends, files, texts, checked values, the clock."""

@@ -1,1 +1,1 @@
-"""What is written of a run, how it is read again, the state that it shows, and what must agree."""
+"""What is written of a run, how it is read again, its state, whether it was disturbed, what must agree."""

@@ -1,1 +1,1 @@
-"""Steps that exchange something else than the gradients of every step: an optional capability."""
+"""Steps that exchange weights every few steps, or gradients late (optional)."""

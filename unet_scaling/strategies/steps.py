@@ -22,7 +22,7 @@ from unet_scaling.training import Step
 
 
 @dataclass
-class Player:
+class PlayedWorker:
     """A worker that is played: its weights, and what the optimizer keeps of each of them."""
 
     weights: list[Tensor]
@@ -74,12 +74,12 @@ class LocalSteps(Step):
         return [weight for weight in self.model.parameters() if weight.requires_grad]
 
     @cached_property
-    def _played_workers(self) -> list[Player]:
+    def _played_workers(self) -> list[PlayedWorker]:
         """Return all workers that are played here; empty where it is one, whose state is the network's."""
         if len(self.players) == 1:
             return []
         copies = [[weight.detach().clone() for weight in self._weights] for _ in self.players]
-        return [Player(weights, defaultdict(dict)) for weights in copies]
+        return [PlayedWorker(weights, defaultdict(dict)) for weights in copies]
 
     @contextmanager
     def _acting(self, number: int) -> Iterator[None]:
@@ -97,7 +97,7 @@ class LocalSteps(Step):
     @torch.no_grad()
     def _average(self) -> None:
         """Give all workers, real and played, the mean of their weights, and of the optimizer's moments."""
-        played = self._played_workers or [Player(list(self._weights), self.optimizer.state)]
+        played = self._played_workers or [PlayedWorker(list(self._weights), self.optimizer.state)]
         workers = self.group.size * len(played)
         if workers == 1:
             return
@@ -109,7 +109,7 @@ class LocalSteps(Step):
             _fill(own, mean)
         _copy(played[0].weights, self._weights)
 
-    def _averaged(self, player: Player) -> list[Tensor]:
+    def _averaged(self, player: PlayedWorker) -> list[Tensor]:
         moments = []
         if self.config.strategy.average_moments:
             # Fused optimizers count the steps in a tensor, which is equal on all workers.
