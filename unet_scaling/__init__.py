@@ -1,4 +1,4 @@
-"""The training process, what describes and records it, the command unet-scaling, and programs beside training.
+"""The training process, what describes and records it, and the command unet-scaling with its programs.
 
 This module says where the code is and of which commit, and refuses an interpreter that cannot run it.
 
