@@ -1,10 +1,15 @@
 """`unet-scaling new`: a study by its images, a cluster file by sinfo, neither ever overwritten."""
 
+import itertools
+import os
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurm.cluster import read_cluster
 from slurm.commands import new
@@ -15,6 +20,7 @@ from slurm.launch.study_folder import open_study_folder
 from tests.data_folders import blob, make_folder, noise, save
 from tests.studies import make_images
 from unet_scaling.base.errors import UserError
+from unet_scaling.base.validation import as_toml
 from unet_scaling.study.study_file import read_study
 
 # A site with a default partition of processors, one of mixed GPUs, and one that is closed.
@@ -220,6 +226,54 @@ def test_gres_lists_of_all_shapes_are_read(gres: str, gpus: tuple[str, int]) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["per%cent", "back\\slash", "q'uo\"te", "a b", "é", "x~", "~x", "two\nlines", "x\x7f", "#x", "{x}"],
+)
+def test_what_is_written_is_read_back_as_given(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the folder lies below the project, and is written without its beginning."""
+    monkeypatch.setattr(new, "PROJECT", folder)
+    monkeypatch.setattr("unet_scaling.study.study_file.PROJECT", folder)
+    (make_images(folder / name, 12) / "manifest.json").unlink()
+    (folder / "own").mkdir()
+    call(monkeypatch, "mine", "--data", name, "--into", "own")
+    data = read_study(folder / "own" / "mine.toml").data
+    assert Path(data["folder"]) == folder / name
+    assert Path(data["manifest"]) == folder / "own" / "mine.manifest.json"
+
+
+@pytest.mark.parametrize("name", ["dollar $HOME", "${X}", "5$", os.fsdecode(b"x\xff")])
+@pytest.mark.parametrize("option", ["--data", "--into"])
+def test_what_a_study_would_read_as_something_else_is_refused_before_anything_is_written(
+    option: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("X", "y")
+    data = make_images(folder / (name if option == "--data" else "data"), 12)
+    (data / "manifest.json").unlink(missing_ok=True)
+    own = folder / (name if option == "--into" else "own")
+    own.mkdir()
+    with pytest.raises(UserError, match=f"{option}: found .*ln -s FOLDER LINK"):
+        call(monkeypatch, "mine", "--data", str(data), "--into", str(own))
+    assert not list(own.iterdir())
+    (folder / "link").symlink_to(data if option == "--data" else own)  # the cure that is given
+    words = {"--data": str(data), "--into": str(own)} | {option: "link"}
+    call(monkeypatch, "mine", *itertools.chain.from_iterable(words.items()))
+    assert read_study(own / "mine.toml").data["folder"] in (str(data), str(folder / "link"))
+
+
+@given(
+    st.recursive(
+        st.text(st.characters(exclude_categories=["Cs"])) | st.integers(0, 9) | st.booleans(),
+        lambda each: st.lists(each) | st.dictionaries(st.text('ab -."é', min_size=1), each),
+        max_leaves=5,
+    )
+)
+def test_a_value_is_written_as_toml_reads_it(value: object) -> None:
+    assert tomllib.loads(f"key = {as_toml(value)}") == {"key": value}
+
+
 def test_new_writes_nothing_into_the_folder_of_the_images_and_tells_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

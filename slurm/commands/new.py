@@ -6,7 +6,7 @@ No file is ever overwritten; nothing is written into the folder of the images.
 import argparse
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -204,7 +204,9 @@ def choose_study_keys(arguments: argparse.Namespace, workers: Choice, most_worke
     epochs = USUAL_EPOCHS
     learned = "a speed study; check says how many epochs are needed to judge the score"
     if arguments.task:
-        own = [Choice("task.file", os.path.relpath(arguments.task, arguments.into), "relative to this file")]
+        relative = Path(os.path.relpath(arguments.task, arguments.into))
+        named = _path_as_read("--task", [relative, arguments.task.absolute()])
+        own = [Choice("task.file", named, "relative to this file")]
         if arguments.option:
             own.append(Choice("task.options", dict(arguments.option), "as asked for; a list is an axis"))
         lost = "a larger drop of the score is a loss"
@@ -240,11 +242,13 @@ def choose_data_keys(arguments: argparse.Namespace, most_workers: int) -> tuple[
     Where the folder has no manifest, every image is checked and a manifest is written beside the study: the
     folder may belong to others. Raises UserError (65) with all that is wrong with the images.
     """
-    folder = arguments.data.expanduser()
+    folder = _given_folder(arguments.data)
+    in_study = _plain_path("--data", folder)
     foreground, names = arguments.foreground, arguments.names
     path = folder / MANIFEST_NAME
     if not path.exists():
         path = arguments.into / f"{arguments.name}.manifest.json"
+    manifest_in_study = "" if path.parent == folder else _plain_path("--into", path)
     if path.exists():
         manifest = read_manifest(path)
         manifest.require_unchanged(folder, path)
@@ -269,25 +273,48 @@ def choose_data_keys(arguments: argparse.Namespace, most_workers: int) -> tuple[
     covered = f"{share:.1f} % of the pixels; masks hold {sample.mask_values}"
     about = f"{count(len(pairs), 'image')}, mostly {height} x {width}"
     choices = [
-        Choice("data.folder", _plain_path(folder), about),
+        Choice("data.folder", in_study, about),
         Choice("data.image_height", used_height, halved),
         Choice("data.image_width", used_width, padded),
         Choice("data.channels", 3 if in_colour else 1, "as most of the images are"),
         Choice("data.foreground", manifest.foreground, covered),
         Choice("data.intensity", sample.intensity, f"images use {sample.range}"),
     ]
-    if path.parent != folder:
-        choices.append(Choice("data.manifest", _plain_path(path), "the images' folder is left as it is"))
+    if manifest_in_study:
+        choices.append(Choice("data.manifest", manifest_in_study, "the images' folder is left as it is"))
     if passes > 1:
         why = f"one pass gives {most_workers} workers fewer than {FEWEST_STEPS_PER_EPOCH} steps"
         choices.append(Choice("data.passes_per_epoch", passes, why))
     return choices, batch, passes * train // (most_workers * batch)
 
 
-def _plain_path(folder: Path) -> str:
-    """Return a folder of the project relative to it, as studies write it, and any other as absolute."""
-    path = folder.resolve()
-    return str(path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path)
+def _given_folder(folder: Path) -> Path:
+    """Return the folder of this name, or else the one below a home that it names by ~."""
+    try:
+        return folder if folder.exists() else folder.expanduser()
+    except RuntimeError:  # there is no such user
+        return folder
+
+
+def _plain_path(option: str, path: Path) -> str:
+    """Return a path below the project relative to it, as studies write it, and any other as absolute."""
+    real = path.resolve()
+    is_ours = real.is_relative_to(PROJECT)
+    return _path_as_read(option, [real.relative_to(PROJECT) if is_ours else real, real, path.absolute()])
+
+
+def _path_as_read(option: str, ways: Sequence[Path]) -> str:
+    """Return the first of these ways to write a path in which a study reads it as it is, or UserError.
+
+    Studies take ~ at the beginning for a home, and $ for a variable, wherever it stands.
+    """
+    for text in map(str, ways):
+        if not (text.startswith("~") or "$" in text or text != text.encode(errors="replace").decode()):
+            return text
+    cure = f"rename it, or give a link to it: ln -s FOLDER LINK; {option} LINK"
+    raise UserError(
+        f"{option}: found {str(ways[-1])!r}; with $, or not in UTF-8, no study can name it; {cure}"
+    )
 
 
 def suggest_size(height: int, width: int) -> tuple[int, int]:

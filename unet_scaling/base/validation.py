@@ -266,9 +266,13 @@ def _limits(found: Sequence[Schema]) -> list[str]:
 def as_toml(value: object) -> str | None:
     """Return a value as TOML writes it; None, which TOML has no word for, stays None."""
     if isinstance(value, dict):
-        pairs = ", ".join(f"{key} = {as_toml(each)}" for key, each in value.items())
+        names = {key: key if re.fullmatch(r"[\w-]+", key, re.ASCII) else as_toml(key) for key in value}
+        pairs = ", ".join(f"{names[key]} = {as_toml(each)}" for key, each in value.items())
         return f"{{ {pairs} }}" if pairs else "{}"
-    return None if value is None else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(str(as_toml(each)) for each in value)}]"
+    # TOML wants DEL escaped, which JSON does not.
+    return None if value is None else json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def fault_lines(model: type[BaseModel], error: ValidationError) -> list[str]:
