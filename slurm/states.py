@@ -107,9 +107,10 @@ class KnownJobs:
             absent = {each.token: each.job for each in here if each.job and each.token not in self._jobs}
             ended = scheduler.ended(job for job in absent.values() if job)
             self._jobs |= {token: ended[token] for token in absent if token in ended}
-        self._live = [job for job in self._jobs.values() if not is_over(job.state)]
+        live = [job for job in self._jobs.values() if not is_over(job.state)]
+        self._allocations = [(job, found) for job in live if (found := OF_ALLOCATION.search(job.name))]
         self._by_run_part: dict[str, list[JobState]] = {}
-        for job in self._live:
+        for job in live:
             self._by_run_part.setdefault(get_run_part(job.name), []).append(job)
 
     @property
@@ -145,10 +146,8 @@ class KnownJobs:
         own = submission.token if submission else ""
         parts = dict.fromkeys([get_run_part(own), name_run_part(folder.name, folder)])
         found = [job for part in parts for job in self._by_run_part.get(part, ())]
-        study = short_digest(str(folder.parent.resolve()))
-        for job in self._live:
-            matched = OF_ALLOCATION.search(job.name)
-            if matched and matched[2] == study and job not in found:
+        for job, matched in self._allocations:
+            if matched[2] == short_digest(str(folder.parent.resolve())) and job not in found:
                 script = self._read_script(folder.parent / f"{ALLOCATION}-{matched[1]}" / SCRIPT_NAME)
                 if re.search(rf"/{re.escape(folder.name)}'? ", script) or not (script or submission):
                     found.append(job)

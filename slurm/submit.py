@@ -441,12 +441,13 @@ class Submitter:
             else:
                 queued.append(job)
         unknown = self._end_own_doubles(queued) if queued else {}
-        waiting |= {label: job.reason for label, job in unknown.items()}
         problems = [f"{label}: {problem}" for label, problem in (rejected | waiting).items()]
         text = "\n  ".join([f"{len(problems)} not submitted:", *problems])
         if waiting:
             runs = [run.name for job in jobs if job.label in waiting for run in job.runs]
-            raise LaterError(text, runs, refused=bool(rejected))
+            raise LaterError(text, runs, refused=bool(rejected)).add(unknown)
+        if unknown:
+            raise LaterError(text if rejected else "", (), refused=bool(rejected)).add(unknown)
         if rejected:
             raise UserError(text)
 
@@ -464,10 +465,10 @@ class Submitter:
                 text = (
                     f"queued, and not known whether a second one is; Slurm does not answer: {known.silence}"
                 )
-                unknown[job.label] = JobState(UNCLEAR, text)
+                unknown[folder.name] = JobState(UNCLEAR, text)
             for double in states.find_doubles(known.find(folder, submissions[folder])):
                 if double.name == job.token:
-                    self._end_double(job.label, double, unknown)
+                    self._end_double(folder.name, double, unknown)
         return unknown
 
     def _in_one_job(self, wanted: Sequence[states.RunStatus]) -> BatchJob:

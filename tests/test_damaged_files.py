@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from slurm.launch.study_folder import StudyFolder
-from slurm.submissions import Submission, read_submission, write_submission
+from slurm.submissions import Submission, claim, read_submission, write_submission
 from tests.faults import READ_BACK
 from tests.records import make_pair, make_study, write_run
 from tests.studies import make_images, make_point
@@ -74,6 +74,11 @@ def job_file(folder: Path) -> Sample:
     submission = Submission(token="run.1", attempts=1, status="queued", job="123456")
     write_submission(folder, submission)
     return Sample([folder / "job.json"], lambda: read_submission(folder))
+
+
+def claim_file(folder: Path) -> Sample:
+    claim(folder, Submission(token="run.1", attempts=1, status="asking", number=1))
+    return Sample([folder / ".try-1"], lambda: read_submission(folder))
 
 
 def ping_pong_file(folder: Path) -> Sample:
@@ -179,6 +184,7 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {
     "config.json": point_file,
     "study.json": study_file,
     "job.json": job_file,
+    ".try-1": claim_file,
     PING_PONG_NAME: ping_pong_file,
     "error.attempt*.worker*.json": error_file,
     "run*.jsonl": record_file,
