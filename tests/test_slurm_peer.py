@@ -261,7 +261,7 @@ class Histories(RuleBasedStateMachine):
     def forget(self) -> None:
         self.peer.jobs = {number: job for number, job in self.peer.jobs.items() if job.state in LIVE}
 
-    @rule(what=st.sampled_from(("job.json", "claims", "scripts", "all")), run=st.sampled_from(RUNS))
+    @rule(what=st.sampled_from(("job.json", "claims", "scripts", "all", "all")), run=st.sampled_from(RUNS))
     def lose_files(self, what: str, run: str) -> None:
         """Restore a snapshot, or clean up.
 
@@ -347,7 +347,7 @@ def test_histories() -> None:
     number = int(os.environ.get("SEED", "0"))
     print(f"SEED={number}")
     chosen = settings(
-        max_examples=int(os.environ.get("HISTORIES", "100")), stateful_step_count=8, deadline=None,
+        max_examples=int(os.environ.get("HISTORIES", "100")), stateful_step_count=12, deadline=None,
         database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate],
     )  # fmt: skip
     run_state_machine_as_test(seed(number)(Histories), settings=chosen)
