@@ -1,4 +1,4 @@
-"""Compare the runs of a study: which framework trains faster, how far it scales, and at what IoU.
+"""Report on a study: which framework trains faster, how far it scales, and at what IoU.
 
   unet-scaling report logs/STUDY            the records of a study
   unet-scaling report --reference FOLDER    logs in the older layout: log_N.csv is native DDP on N

@@ -29,7 +29,7 @@ pd.set_option("mode.string_storage", "python")
 NAN = float("nan")
 SECONDS_PER_HOUR = 3600.0
 EPOCHS_PER_HOUR = "epochs_per_hour"
-# Of every interval.
+# The confidence of every interval.
 CONFIDENCE = 0.95
 # The range of 2 launches holds the median in half of all cases: no interval worth the name.
 FEWEST_REPEATS = 3
@@ -40,7 +40,7 @@ NAMES: Names = FRAMEWORK_TITLES
 # The comparison of every report; contrast.py has further frameworks against native DDP.
 COMPARED = FRAMEWORKS
 _SHORT_NAMES: Names = {framework: row.short_title for framework, row in FRAMEWORK_ROWS.items()}
-# Of a number and of the ends of its interval.
+# What the columns of a number and of the ends of its interval end in.
 ENDS = ("", "_low", "_high")
 # What one curve has in common, and what one point of it.
 SERIES = ["options", "framework", "knobs"]

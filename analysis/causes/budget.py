@@ -37,9 +37,9 @@ from unet_scaling.format.record_lines import Header
 from unet_scaling.study.config import Framework, RunConfig
 
 PARTS = ("data_wait", "compute", "wire", "imbalance", "optimizer", "rest")
-# In which a worker can be late.
+# The parts of a step in which one worker can be later than the others.
 OWN_PARTS = ("data_wait", "compute", "optimizer", "rest")
-# For all parts of a comparison together, that one is named as longer which is not.
+# The probability, over all parts of a comparison, of naming a part as longer although it is not.
 CHANCE_OF_CAUSE = 0.05
 # Of an overhead or a difference, for what is named as its cause: two causes cannot each be the larger half.
 EXPLAINS = 0.5

@@ -44,8 +44,8 @@ from unet_scaling.study.config import Framework
 # named: at 2 % noise of a launch 5 repeats show a difference of 3 % in about half of all studies
 # (docs/statistics.md), so that the effect of a cure for less could not be seen.
 REPORTED_OVERHEAD = 0.03
-# Of the point's worker time, at the low end of its interval as `_significant` has it: then no noise of
-# launches blames more than 5 % of studies without any difference (docs/statistics.md).
+# Share of the point's worker time, at the low end of its interval (PointFacts.is_significant): then no noise
+# of launches blames more than 5 % of studies without any difference (docs/statistics.md).
 LEAST_SHOWN_OVERHEAD = 0.01
 # What takes time on 1 worker too is longer or shorter with the pace of each launch as a whole: without an
 # interval nothing is known of it. On 1 worker there is no wire and nobody to wait for.

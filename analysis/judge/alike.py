@@ -75,10 +75,10 @@ OF_OTHERS = {
     name: RecordedFigure(f"start: {name.removesuffix('_seconds').replace('_', ' ')}", "s", 0.25, "follows")
     for name in STARTUP_COLUMNS
 }
-# What takes less differs by the moment.
+# Seconds: what takes less differs by chance, and is not compared.
 LEAST_TOLD_SECONDS = 0.05
 SIZES_OF_UNITS = {"GiB": 2**30, "MB/s": 10**6}
-# Of the seconds of training.
+# Share of the seconds of training from which start and evaluations are told.
 LEAST_BESIDE = 0.1
 
 

@@ -347,7 +347,7 @@ def wrapper_verdicts(score: Score, table: pd.DataFrame) -> Iterator[Verdict]:
 
 
 NO_CLUSTER_FILE = "YOUR_CLUSTER.toml"
-# Of what a training that diverged is tried with next, to the rate that it had.
+# The learning rate to try after a training diverged, as a multiple of the one that it had.
 LOWER_RATE = 0.1
 
 

@@ -20,8 +20,8 @@ from analysis.study import Array
 from analysis.text import Row, percent
 
 PERMUTATIONS = 2000
-# Less probable than the first is no chance, less than the second is said. A report looks at some five such
-# things; of honest studies it may refuse 2 % in all.
+# Below the first a difference is no chance and claims are withheld; below the second it is said. A report
+# looks at some five such things; of honest studies it may refuse 2 % in all.
 REFUSED, SAID = 0.005, 0.02
 # Sums of equal parts may differ in their last bits.
 _DIGITS = 9

@@ -188,7 +188,7 @@ def _check_learning(subject: Checked) -> Iterator[Check]:
 
 
 def check_facts(row: str, subject: Checked) -> Check:
-    """Check what answers for a row: that both frameworks had the same, and that the runs of both tell it.
+    """Check the facts behind a row: that both frameworks had the same, and that the runs of both tell it.
 
     Runs that differ in a fact that must agree have been refused; what is left are facts that one framework's
     runs alone tell, values that prove nothing, and sets such as hosts, of which each may have had its own.

@@ -1,4 +1,4 @@
-"""Checks of when runs trained, and which: clock of the cores, order, other runs at once, what was asked for.
+"""Checks of the launches: their order, others at the same time, and whether all that were asked for are read.
 
 A slower machine, or a drift of one, that meets one framework alone is no slower framework. Nor is one whose
 launches were chosen by their results: what was asked for is checked against what is read.

@@ -1,4 +1,4 @@
-"""Nodes, devices and alike: whether two frameworks had their share of each.
+"""Whether each framework had its share of the nodes and devices.
 
 Guards against launches of one framework that went to nodes of their own (--nodelist, a reservation, another
 account), and a slow node that served one of them: an epoch lasts as long as its slowest worker. What a

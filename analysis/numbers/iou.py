@@ -7,8 +7,8 @@ inside (-margin, margin). A difference that is "not significant" answers neither
 "not shown" (the interval form of a non-inferiority test and of two one-sided tests of equivalence:
 Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657). As for speed, an interval is the wider of Student's t
 and the bootstrap, corrected by Holm for the points that are compared, and fewer than 5 seeds only suggest
-an answer. What cannot be judged (judged.py) is asked neither, and the margin is at most a share of what was
-learned beyond a constant prediction.
+an answer. What cannot be judged (score_evidence.py) is asked neither, and the margin is at most a share of
+what was learned beyond a constant prediction.
 """
 
 import math

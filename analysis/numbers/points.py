@@ -16,7 +16,7 @@ from analysis.study import FEWEST_REPEATS, NAN, POINT, SECONDS_PER_HOUR, SERIES,
 from analysis.text import Row
 
 NO_BASELINE = "speed-up: no run on 1 worker"
-# Of a point without a baseline: no row has this number.
+# In place of a row number: the point has no baseline.
 NONE = -1
 # The framework of the point that stands for all on 1 worker.
 COMMON = "common"

@@ -48,13 +48,13 @@ from analysis.study import (
 from analysis.text import Row, capitalised, count, device_of, lines, listed, series_name
 from unet_scaling.base.errors import optional_module
 
-# From what a recommendation stops at to what it goes on with.
+# From what ends a recommendation to what lets it go on to more workers.
 LossVerdict = Literal["diverges", "loss", "not judged", "undecided", "no loss", "baseline"]
 PLAYED_COLUMNS = [
     *POINT, "kind", "seeds", "test_images", *bounded("iou", "difference"), "pairs", "diverged",
     "constant_iou", "learned", "margin", "verdict", "why", "steps", "not_judged",
 ]  # fmt: skip
-# Of few seeds as well: the sentences say that these suggest it.
+# What few seeds suggest counts as the answer; the sentences say that it is a suggestion.
 VERDICTS: Mapping[MarginAnswer, LossVerdict] = {
     "yes": "no loss", "suggests yes": "no loss", "no": "loss", "suggests no": "loss",
     "not shown": "undecided", "not judged": "not judged",

@@ -259,7 +259,7 @@ def _evaluation_row(result: record_lines.Evaluation) -> Cells:
 
 
 def _running_row(result: record_lines.Evaluation) -> Cells:
-    """Return what is another in the row of an evaluation with the statistics that training left."""
+    """Return the cells of an evaluation that change with the statistics that training left in norm layers."""
     running = result.statistics.running if result.statistics else None
     if running is None:
         return {}

@@ -89,7 +89,7 @@ NAMES_OF_REPEATS = {
 _MOST_SHOWN = 4
 # As the value of a column in `where`.
 EVERY = "*"
-# Of workers and of speed: to so many times the workers, one that does not even grow to this is none of all.
+# A speed that grows less than by the second, while the workers grow by the first, is not that of all of them.
 LEAST_GROWTH, MOST_CONSTANT = 4, 1.05
 _MOST_WORKERS = 10_000_000
 _SMALLEST, _LARGEST = 1e-12, 1e12
