@@ -4,11 +4,10 @@ A point qualifies where the interval of its efficiency, against the common best 
 study's floor, its IoU is not inferior to 1 worker, and none of its runs diverged. Where no IoU can be judged
 (numbers/score_evidence.py) points qualify by speed alone, which is said. Of those that qualify the one of
 largest throughput is chosen. A point that evidence speaks against is excluded; one that evidence is missing
-for is undecided. 1 worker always qualifies against itself: "stay" is the answer only where every larger
-count is excluded, since missing evidence is no reason to train on 1 worker. It names no framework: there is
-nothing to average
-on 1 worker. A framework is named alone only where the comparison at that count calls the others slower, or
-suggests it, or where a loss of IoU speaks against them.
+for is undecided. 1 worker always qualifies against itself: "stay" is the answer only where every larger count
+is excluded, since missing evidence is no reason to train on 1 worker. It names no framework: there is nothing
+to average on 1 worker. A framework is named alone only where the comparison at that count calls the others
+slower, or suggests it, or where a loss of IoU speaks against them.
 
 And whether a study needs more repeats, and how long they take. The submission asks for it by
 `python -m analysis.judge.decide logs/STUDY`.
