@@ -164,7 +164,7 @@ def test_a_dry_run_estimates_from_complete_runs_of_the_same_points(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--force", "horovod-w01-r7"], "has no such run; it has horovod-w01-r1"),
+        (["--force", "horovod-w01-r7"], "has no such run; did you mean horovod-w01-r1?"),
         (["--set", "training.epochs=3", "--set", "training.epochs=4"], "training.epochs is given twice"),
         (["--set", "name=other", "--name", "third"], "name is given twice"),
         (["--set", "training.epochs=1"], "training.epochs: found 1, which only warms up"),

@@ -67,7 +67,8 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
 
 def short_digest(text: str, characters: int = 8) -> str:
     """Return the beginning of the SHA-256 of a text: enough to tell a few names apart."""
-    return hashlib.sha256(text.encode()).hexdigest()[:characters]
+    # A path has the same digest where the locale has no UTF-8, and Python escapes its bytes.
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:characters]
 
 
 def score_title(name: str) -> str:
