@@ -32,6 +32,7 @@ from slurm.submissions import (
 )
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.texts import short_digest
+from unet_scaling.format.record import RECORD_NAME
 from unet_scaling.format.run_state import RecordedRun, RunState, recorded_run, run_state
 from unet_scaling.run.run_claim import trains_on_this_machine
 from unet_scaling.study.config import RunConfig
@@ -83,9 +84,17 @@ class KnownJobs:
     """The states of the jobs of runs: asked for all at once, then one by one for those in doubt.
 
     `asked`: the scheduler to ask for runs of which no submission is known; by default those of the others.
+    Where there are none, one is asked only if a run may have a job, or as `is_cancelling`: commands on a
+    complete study of this machine would wait for a scheduler that does not answer.
     """
 
-    def __init__(self, submissions: Mapping[Path, Submission | None], asked: Scheduler | None = None) -> None:
+    def __init__(
+        self,
+        submissions: Mapping[Path, Submission | None],
+        asked: Scheduler | None = None,
+        *,
+        is_cancelling: bool = False,
+    ) -> None:
         self._jobs: dict[str, JobState] = {}
         self._silent: dict[Scheduler, str] = {}
         self._clusters: dict[Scheduler, str] = {}
@@ -93,9 +102,13 @@ class KnownJobs:
         self._scripts: dict[Path, str] = {}
         groups = _by_scheduler(submissions.values())
         self.is_local = not groups and asked is None
-        for scheduler in dict.fromkeys([*groups, *([asked] if asked else [])]) or [get_scheduler()]:
+        schedulers = dict.fromkeys([*groups, *([asked] if asked else [])])
+        if not schedulers and (is_cancelling or _may_have_jobs(submissions)):
+            schedulers = {get_scheduler(): None}
+        for scheduler in schedulers:
             try:
-                self._clusters[scheduler] = scheduler.cluster()
+                if groups:  # to tell whose jobs the submissions are
+                    self._clusters[scheduler] = scheduler.cluster()
                 queued = scheduler.queue()
             except (UnreachableError, UserError) as error:
                 if isinstance(error, UnreachableError) or not self.is_local:
@@ -181,6 +194,14 @@ class KnownJobs:
 
 
 _NO_SUBMISSION = Submission(token="", attempts=0, status="limited")
+
+
+def _may_have_jobs(folders: Iterable[Path]) -> bool:
+    """Return whether a run has no record, or files tell of a submission whose job.json is lost."""
+    studies = {folder.parent for folder in folders}
+    if any(next(study.glob(f"{ALLOCATION}-*"), None) for study in studies):
+        return True
+    return any(not (folder / RECORD_NAME).exists() or (folder / SCRIPT_NAME).exists() for folder in folders)
 
 
 def find_doubles(jobs: Iterable[JobState]) -> list[JobState]:

@@ -79,7 +79,7 @@ def _live_jobs(folder: Path) -> tuple[dict[str, tuple[Scheduler, str]], list[str
     study = recorded_study(folder)
     names = [path.name for path in list_run_folders(folder)] + (study.run_names() if study else [])
     submissions = {folder / name: read_submission(folder / name) for name in names}
-    known = KnownJobs(submissions)
+    known = KnownJobs(submissions, is_cancelling=True)
     if known.is_local and known.silence:
         raise UnreachableError(known.silence)
     live = {}

@@ -140,8 +140,18 @@ class Slurm:
         return None
 
     def queue(self) -> dict[str, JobState]:
-        """Return what slurmctld knows of the user's jobs, also some that ended. Raises UnreachableError."""
-        return self._ask_queue().jobs
+        """Return what slurmctld knows of the user's jobs, also some that ended. Raises UnreachableError.
+
+        A part of the answer is none: a job that it lacks would be queued again where its files are lost.
+        """
+
+        def ask() -> dict[str, JobState]:
+            queue = self._ask_queue()
+            if not queue.whole:
+                raise UnreachableError("the answer of squeue is not whole")
+            return queue.jobs
+
+        return retry(ask, STATE_PAUSES_SECONDS, UnreachableError)
 
     def _ask_queue(self) -> Queue:
         command = ["squeue", "--all", "--me", "--states=all", "--format=%i|%T|%r|%j|."]
