@@ -199,3 +199,20 @@ def test_a_silent_slurm_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     (job,) = KnownJobs({Path("run"): submission}).find(Path("run"), submission)
     assert job == JobState(UNCLEAR, "Slurm does not answer: Connection refused")
     assert combine(RunState("failed", "killed"), submission, job).state == "unknown"
+
+
+@pytest.mark.parametrize(
+    "answers", [[[HEADER, ROW[:-1]]] * 3, [[ROW]] * 3, [[HEADER, "13|R"], [HEADER, ROW]]]
+)
+def test_a_part_of_the_queue_is_asked_for_again_and_taken_for_none(
+    answers: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A live job that it lacks would be queued once more, where the files of its run are lost."""
+    told = iter(answers)
+    monkeypatch.setattr(Slurm, "call", lambda *_: "\n".join(next(told)))
+    monkeypatch.setattr("slurm.scheduler.slurm.STATE_PAUSES_SECONDS", (0.0, 0.0))
+    if len(answers) == 2:
+        assert list(Slurm().queue()) == ["run.ab.1"]
+    else:
+        with pytest.raises(UnreachableError, match="not whole"):
+            Slurm().queue()
