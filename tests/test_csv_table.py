@@ -111,6 +111,7 @@ def test_the_unit_in_a_title_counts(title: str, seconds: float, tmp_path: Path) 
         ("elapsed", ("00:12:31", "1-00:00:02"), (751.0, 86402.0)),
         ("time", ("1 min 30 s", "1m 30s"), None),
         ("time", ("1.5 s ± 0.1 s", "700 ms"), (1.5, 0.7)),
+        ("time", ("123.4 ns", "61.75 ns"), (123.4e-9, 61.75e-9)),
         ("time", ("12:31", "6:20"), None),
         ("time", ("12 h", "6"), None),
         ("time", ("12 parsec", "6 parsec"), None),

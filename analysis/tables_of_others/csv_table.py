@@ -499,7 +499,7 @@ def _in_one_unit(column: CsvColumn) -> CsvColumn:
             seconds.append(sum(known) if known else NAN)
     column.refuse(np.isnan(seconds), "others have a unit or are hours:minutes:seconds; write all alike")
     unit = _unit_of_time(column, _words(column.title))
-    return replace(column, cells=[f"{each / unit:.9f}" for each in seconds])
+    return replace(column, cells=[f"{each / unit:.12e}" for each in seconds])
 
 
 def _numbers(column: CsvColumn) -> _Numbers:
