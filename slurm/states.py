@@ -133,7 +133,8 @@ class KnownJobs:
 
     def scheduler_of(self, job: JobState, submission: Submission | None) -> Scheduler:
         """Return the scheduler that knows this job."""
-        return self._schedulers.get(job.name) or (submission or _NO_SUBMISSION).get_scheduler()
+        noted = submission.get_scheduler() if submission else get_scheduler()
+        return self._schedulers.get(job.name, noted)
 
     def find(self, folder: Path, submission: Submission | None) -> list[JobState]:
         """Return all live jobs of the run, that of its submission first, or how that ended.
@@ -191,9 +192,6 @@ class KnownJobs:
                     reason = f"submitted as {submission.token}{by}, and Slurm's answer was lost"
                     reason += f"; known in {seconds:.0f} s"
                     self._jobs[submission.token] = JobState(UNCLEAR, reason)
-
-
-_NO_SUBMISSION = Submission(token="", attempts=0, status="limited")
 
 
 def _may_have_jobs(folders: Iterable[Path]) -> bool:

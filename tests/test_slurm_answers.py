@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm.render import SCRIPT_NAME
 from slurm.scheduler.protocol import (
     GONE,
     OVER_STATES,
@@ -17,6 +18,7 @@ from slurm.scheduler.protocol import (
 from slurm.scheduler.slurm import LOST, Slurm, parse_job_id, read_ended, read_queue, read_shown
 from slurm.states import KnownJobs, combine
 from slurm.submissions import Submission
+from unet_scaling.format.record import RECORD_NAME
 from unet_scaling.format.run_state import SUBMITTABLE, RunState
 
 HEADER = "JOBID|STATE|REASON|NAME|."
@@ -199,6 +201,25 @@ def test_a_silent_slurm_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     (job,) = KnownJobs({Path("run"): submission}).find(Path("run"), submission)
     assert job == JobState(UNCLEAR, "Slurm does not answer: Connection refused")
     assert combine(RunState("failed", "killed"), submission, job).state == "unknown"
+
+
+def test_a_complete_study_of_this_machine_asks_no_scheduler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Slurm's commands are there and no controller is, each call takes seconds to fail."""
+    asked: list[str] = []
+
+    def queue(_: Slurm) -> dict[str, JobState]:
+        asked.append("queue")
+        return {}
+
+    monkeypatch.setattr(Slurm, "queue", queue)
+    (tmp_path / RECORD_NAME).touch()
+    assert not KnownJobs({tmp_path: None}).find(tmp_path, None)
+    assert not asked
+    (tmp_path / SCRIPT_NAME).touch()  # of a submission whose job.json is lost
+    KnownJobs({tmp_path: None})
+    assert asked == ["queue"]
 
 
 @pytest.mark.parametrize(

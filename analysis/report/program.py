@@ -214,8 +214,7 @@ def _print_answers(report: Report, console: Console) -> None:
     for answer in report.answers[:MOST_PRINTED]:
         style = f"bold {ANSWER_STYLES[answer.kind]}"
         _print(console, labelled(answer.options, answer.headline), style)
-        rest = len(answer.next_steps[1:])
-        for line in [*answer_lines(report, answer)][: -rest or None]:
+        for line in answer_lines(report, replace(answer, next_steps=answer.next_steps[:1])):
             _print(console, f"  {line}")
         console.print()
     more = len(report.answers) - MOST_PRINTED

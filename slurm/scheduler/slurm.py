@@ -52,6 +52,7 @@ LOST = re.compile(
     r"authentication|credential|endpoint|insane message|negative length|munge|"
     r"connect failure|shut(ting)? ?down|protocol version|slurmdbd"
 )
+CUT = "the answer of squeue is not whole"
 NO_SUCH_JOB = "Invalid job id specified"
 CALL_SECONDS = 60
 CALL_LOOK_SECONDS = 0.2
@@ -136,7 +137,7 @@ class Slurm:
         if token in queue.jobs:
             return queue.jobs[token].job
         if not queue.whole:
-            raise UnreachableError("the answer of squeue is not whole")
+            raise UnreachableError(CUT)
         return None
 
     def queue(self) -> dict[str, JobState]:
@@ -145,18 +146,21 @@ class Slurm:
         A part of the answer is none: a job that it lacks would be queued again where its files are lost.
         """
 
-        def ask() -> dict[str, JobState]:
-            queue = self._ask_queue()
-            if not queue.whole:
-                raise UnreachableError("the answer of squeue is not whole")
-            return queue.jobs
+        return self._ask_queue(whole=True).jobs
 
-        return retry(ask, STATE_PAUSES_SECONDS, UnreachableError)
+    def _ask_queue(self, *, whole: bool = False) -> Queue:
+        """Return the answer of squeue, also a part of it unless `whole`. Raises UnreachableError."""
 
-    def _ask_queue(self) -> Queue:
-        command = ["squeue", "--all", "--me", "--states=all", "--format=%i|%T|%r|%j|."]
+        def ask() -> Queue:
+            queue = read_queue(
+                self.call(["squeue", "--all", "--me", "--states=all", "--format=%i|%T|%r|%j|."])
+            )
+            if whole and not queue.whole:
+                raise UnreachableError(CUT)
+            return queue
+
         try:
-            return read_queue(retry(lambda: self.call(command), STATE_PAUSES_SECONDS, UnreachableError))
+            return retry(ask, STATE_PAUSES_SECONDS, UnreachableError)
         except RefusedError as error:
             raise UnreachableError(str(error)) from None
 

@@ -126,7 +126,7 @@ def run_program(main: Callable[[], int | None]) -> None:
             raise
         code = EXIT_PIPE_CLOSED
         if error.errno != errno.EPIPE:
-            print(f"error: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
+            _print_unwritable(error)
             code = EXIT_BUG
         # The interpreter flushes once more as it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -151,11 +151,15 @@ def run_worker(main: Callable[[], int | None]) -> None:
             print(given, file=sys.stderr)
     except BaseException as error:
         if isinstance(error, OSError) and error.errno in UNWRITABLE:
-            print(f"error: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
+            _print_unwritable(error)
         else:
             traceback.print_exc()
         code = EXIT_BUG
     leave(code)
+
+
+def _print_unwritable(error: OSError) -> None:
+    print(f"error: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
 
 
 def leave(code: int) -> NoReturn:

@@ -42,6 +42,7 @@ MOST_TRIED_PAIRS = 3
 # What folders of masks are called elsewhere; other folders may be those of images.
 _OF_MASKS = re.compile(r"(?i)mask|label|seg|truth|^gt|annot|target")
 MOST_NAMED = 5
+LAYOUT = "a data folder holds images/ and masks/ with files of the same names"
 ALLOWED = "'nonzero', values such as '255' or '1,2', or a threshold such as '>127' or '<1'"
 # The highest value of a 16-bit mask.
 HIGHEST_VALUE = 65535
@@ -96,7 +97,7 @@ def _require_layout(folder: Path) -> None:
         return
     lacking = next(name for name in (IMAGES_FOLDER, MASKS_FOLDER) if not (folder / name).is_dir())
     found = [path.name for path in sorted(folder.iterdir()) if path.is_dir() and path.name[0] != "."]
-    around = [folder.parent, *(folder / name for name in found), *folder.glob("*/*")]
+    around = [folder.parent, *(folder / name for name in found), *folder.glob("*/*/")]
     others = [name for name in found if name not in (IMAGES_FOLDER, MASKS_FOLDER)]
     meant = [name for name in others if bool(_OF_MASKS.search(name)) == (lacking == MASKS_FOLDER)]
     if near := next(filter(_has_layout, around), None):
@@ -105,7 +106,7 @@ def _require_layout(folder: Path) -> None:
         link = f"ln -s {quote(meant[0])} {quote(str(folder / lacking))}"
         cure = f"found {meant[0]}/; if these are the {lacking}: {link}"
     else:
-        cure = "a data folder holds images/ and masks/ with files of the same names"
+        cure = LAYOUT
         cure += f"; found {', '.join(f'{name}/' for name in found[:MOST_NAMED])}" if found else ""
     raise UserError(f"{folder / lacking}: there is no such folder; {cure}", EXIT_BAD_DATA)
 
@@ -143,8 +144,7 @@ def _by_stem(folder: Path, problems: list[str]) -> dict[str, str]:
 
 def _list_sizes(folder: Path) -> dict[str, int]:
     """Return the bytes of every visible entry of a folder; UserError (65) where it cannot be listed."""
-    cure = "a data folder holds images/ and masks/ with files of the same names"
-    with or_user_error(f"{folder}: cannot be listed", cure, EXIT_BAD_DATA):
+    with or_user_error(f"{folder}: cannot be listed", LAYOUT, EXIT_BAD_DATA):
         entries = [entry for entry in folder.iterdir() if entry.name[0] != "."]
         visible = [entry for entry in entries if entry.name.lower() not in SYSTEM_FILES]
         return {entry.name: entry.stat().st_size if entry.exists() else 0 for entry in visible}

@@ -113,17 +113,13 @@ def last_complete(run: RecordedRun) -> RecordedRun:
     """
     if run.state.state in ("complete", "diverged"):
         return run
-    found = [run]
+    complete: dict[str, RecordedRun] = {}
     for path in (*attempt_records(run.folder), *disturbed_records(run.folder)):
         record = read_record(path)
         state = _state_by_record(run.folder, run.config, record)
         if record.header and state.is_complete:
-            found.append(replace(run, record=record, state=state))
-    return max(found[1:] or found, key=lambda each: _started(each.record))
-
-
-def _started(record: Record | None) -> str:
-    return record.header.started_utc if record and record.header else ""
+            complete[record.header.started_utc] = replace(run, record=record, state=state)
+    return complete[max(complete)] if complete else run
 
 
 def first_problem(problems: tuple[str, ...]) -> str:
