@@ -34,7 +34,7 @@ from unet_scaling.base.errors import UserError
 from unet_scaling.base.texts import short_digest
 from unet_scaling.format.record import RECORD_NAME
 from unet_scaling.format.run_state import RecordedRun, RunState, recorded_run, run_state
-from unet_scaling.run.run_claim import trains_on_this_machine
+from unet_scaling.run.run_claim import work_on_this_machine
 from unet_scaling.study.config import RunConfig
 
 # The folder, and the part of a job's name, of all runs that are started in one job.
@@ -270,13 +270,11 @@ def find_states(
 def _state(
     folder: Path, recorded: RunState, submission: Submission | None, jobs: Sequence[JobState]
 ) -> RunState:
-    # A run without a job is running where a process of this machine writes its record.
-    if (
-        not (submission or jobs)
-        and recorded.state in ("waiting", "failed")
-        and trains_on_this_machine(folder)
-    ):
-        return RunState("running")
+    # A run without a job is running where a process of this machine trains it, or starts its workers.
+    if not (submission or jobs) and recorded.state in ("waiting", "failed", "resumable"):
+        work = work_on_this_machine(folder)
+        if work is not None:
+            return RunState("running", work)
     state = combine(recorded, submission, jobs[0] if jobs else None)
     if len(jobs) < 2:
         return state

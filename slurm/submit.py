@@ -23,7 +23,14 @@ from slurm.launch.preflight import (
     find_iou_warnings,
     limit_node_hours,
 )
-from slurm.launch.study_folder import Cancellation, StudyFolder, in_launch_order, locked, open_study_folder
+from slurm.launch.study_folder import (
+    Cancellation,
+    CancelledError,
+    StudyFolder,
+    in_launch_order,
+    locked,
+    open_study_folder,
+)
 from slurm.render import SCRIPT_NAME, render_allocation_script, render_job_script, write_script
 from slurm.scheduler.protocol import (
     ELSEWHERE,
@@ -283,6 +290,12 @@ class Submitter:
         except LaterError as error:
             error.add(unknown)
             raise
+        except CancelledError:
+            raise
+        except UserError as error:
+            if not unknown:
+                raise
+            raise LaterError(f"{error}", (), refused=True).add(unknown) from None
         if unknown:
             raise LaterError("", ()).add(unknown)
         return len(wanted)

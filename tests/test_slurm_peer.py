@@ -353,6 +353,20 @@ def test_histories() -> None:
     run_state_machine_as_test(seed(number)(Histories), settings=chosen)
 
 
+def test_refused_beside_a_run_of_another_cluster() -> None:
+    """Only that cluster tells how the job ended; `submit --wait` says so, and does not wait for ever."""
+    history = Histories()
+    history.site(accounting=False, clusters=2, most_jobs=1, max_queued=9)
+    history.submit_on_both_nodes(
+        call=2, faults=["hang", "cut"], others=[], others_together=False, together=True
+    )
+    history.submit(faults=["cut", "kill"], force=(), together=True)
+    history.forget()
+    faults = ["refuse", "refuse", "lost", "lost", "full", "double", "no id", ""]
+    history.wait(ends=["FAILED", "NODE_FAIL", "FAILED", "FAILED"], faults=faults)
+    history.teardown()
+
+
 @pytest.mark.verify
 def test_many_histories(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HISTORIES", "2000")

@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ import slurm.submit
 from slurm.commands.cancel import cancel_study
 from slurm.commands.status import show_status, status_table, study_rows
 from slurm.launch.local import require_ready, take_over
-from slurm.launch.study_folder import CancelledError, locked, mark_cancelled
+from slurm.launch.study_folder import CancelledError, StudyFolder, locked, mark_cancelled
 from slurm.scheduler.protocol import LimitError, UnreachableError
 from slurm.scheduler.slurm import Printed, Slurm
 from slurm.submissions import LATEST_JOB_SECONDS, read_submission
@@ -35,7 +36,7 @@ from tests.records import make_study, write_record
 from tests.studies import make_images
 from unet_scaling.base.errors import UserError
 from unet_scaling.study.repeats import Precision
-from unet_scaling.study.study_file import read_config
+from unet_scaling.study.study_file import OUTPUT_NAME, read_config
 
 LEAST_PAUSE_SECONDS = 5.0
 RUN = "horovod-w01-r1"
@@ -576,3 +577,26 @@ def test_a_call_that_hangs_ends_with_all_that_it_started(
     monkeypatch.setattr(Slurm, "find", lambda self, token: None)
     with pytest.raises(LimitError, match="sleeping and retrying"):
         Slurm().submit(tmp_path / "job.sbatch", "token")
+
+
+def test_workers_that_are_being_started_again(tmp_path: Path) -> None:
+    """Their launcher has the output open before a worker claims the folder; who only reads it does not count."""
+    study = make_study("again", tmp_path)
+    (config, *_) = StudyFolder(tmp_path / "again", study).prepare()
+    output = tmp_path / "again" / config.run / OUTPUT_NAME
+    output.write_text("of the launch before\n")
+
+    def state_beside(mode: str) -> tuple[str, str]:
+        program = f"file = open({str(output)!r}, {mode!r}); print(flush=True); input()"
+        command = [sys.executable, "-c", program]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            assert other.stdout
+            other.stdout.readline()
+            row = next(row for row in study_rows(tmp_path / "again") if row.run == config.run)
+            other.communicate(b"\n")
+        return row.state, row.reason
+
+    assert state_beside("a") == ("running", "starting")
+    state, reason = state_beside("r")
+    assert state == "failed"
+    assert "neither a record nor a reason" in reason

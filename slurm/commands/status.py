@@ -16,6 +16,7 @@ from rich.text import Text
 from slurm.commands.options import add_submitted_study, find_submitted_study, new_console
 from slurm.launch.estimate import images_per_second
 from slurm.launch.study_folder import is_at_work
+from slurm.scheduler.protocol import ELSEWHERE
 from slurm.states import RunStatus, read_statuses
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import UserError
@@ -57,7 +58,8 @@ class StatusRow:
     """One run. `hosts`, `epochs_done`, `images_per_second` and `expected_end` are of its newest attempt.
 
     `images_per_second` is that of the epochs after the warm-up, or of the warm-up until there are others.
-    `surplus`: the run is in the folder, but the study no longer asks for it.
+    `surplus`: the run is in the folder, but the study no longer asks for it. `elsewhere`: its job is one of
+    another cluster; until the record is complete only that one tells of it.
     """
 
     run: str
@@ -74,6 +76,7 @@ class StatusRow:
     images_per_second: float | None
     expected_end: str | None
     surplus: bool = False
+    elsewhere: bool = False
 
     @property
     def why(self) -> str:
@@ -113,6 +116,9 @@ def _row(status: RunStatus, surplus: bool) -> StatusRow:
         images_per_second=images_per_second(record.epochs, also_warmup=True) if record else None,
         expected_end=_expected_end(status.run) if status.state.state == "running" else None,
         surplus=surplus,
+        elsewhere=status.state.state == "unknown"
+        and status.job is not None
+        and status.job.state == ELSEWHERE,
     )
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -132,9 +132,10 @@ def _submit_until_done(submitter: Submitter) -> None:
 def wait_for_active(submitter: Submitter, seconds: float | None = None) -> bool:
     """Wait until no run is queued or running, and print each as it ends; return whether any was active.
 
+    Runs whose jobs are of another cluster are not waited for: what they wait for may not be seen here.
     With `seconds` only until one has ended, and no longer than that. Raises CancelledError.
     """
-    active = {row.run for row in study_rows(submitter.folder.path) if row.state in ACTIVE}
+    active = _active_here(study_rows(submitter.folder.path))
     waited = 0.0
     was_active = bool(active)
     while active or (seconds is not None and waited == 0):
@@ -142,13 +143,17 @@ def wait_for_active(submitter: Submitter, seconds: float | None = None) -> bool:
         time.sleep(REFRESH_SECONDS)
         waited += REFRESH_SECONDS
         rows = study_rows(submitter.folder.path)
-        still_active = {row.run for row in rows if row.state in ACTIVE}
+        still_active = _active_here(rows)
         _print_ended(submitter.console, rows, active - still_active)
         if seconds is not None and (active - still_active or waited >= seconds):
             break
         active = still_active
     submitter.cancellation.require_none()
     return was_active
+
+
+def _active_here(rows: Iterable[StatusRow]) -> set[str]:
+    return {row.run for row in rows if row.state in ACTIVE and not row.elsewhere}
 
 
 def _print_ended(console: Console, rows: Sequence[StatusRow], ended: Container[str]) -> None:

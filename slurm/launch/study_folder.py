@@ -14,7 +14,7 @@ import os
 import random
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -32,6 +32,7 @@ from unet_scaling.base.texts import CALLED
 from unet_scaling.base.validation import flat_values
 from unet_scaling.format.record import RECORD_NAME, attempt_records, read_record
 from unet_scaling.format.run_state import ACTIVE, RecordedRun, recorded_run
+from unet_scaling.run.run_claim import holders
 from unet_scaling.study import study_file
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.repeats import HISTORY_KEY, read_history
@@ -196,14 +197,14 @@ def locked(study: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holders = _holders(study / LOCK_NAME)
+            working = holders(study / LOCK_NAME)
             found = f"another submission is working on {study}"
-            if not holders:
+            if not working:
                 raise UserError(f"{found}, perhaps on another machine; wait for it to end") from None
-            named = ", ".join(f"{process} ({name})" for process, name in holders.items())
+            named = ", ".join(f"{process} ({name})" for process, name in working.items())
             raise UserError(
                 f"{found}, or workers of one that was killed: processes {named} on {socket.gethostname()}; "
-                f"wait for their end, or: kill {next(iter(holders))}"
+                f"wait for their end, or: kill {next(iter(working))}"
             ) from None
         except OSError:  # a file system without locks
             with _claimed(study / CLAIM_NAME):
@@ -232,19 +233,7 @@ def _claimed(claim: Path) -> Iterator[None]:
 
 def is_at_work(study: Path) -> bool:
     """Return whether a process of this machine holds the lock of this study."""
-    return bool(_holders(study / LOCK_NAME))
-
-
-def _holders(lock: Path) -> dict[int, str]:
-    """Return the processes of this machine that have the file open, the oldest first, with their names."""
-    holders = {}
-    for process in sorted(int(path.name) for path in Path("/proc").glob("[0-9]*")):
-        facts = Path("/proc", str(process))
-        with suppress(OSError):  # it has ended, or is another user's
-            if any(link.samefile(lock) for link in (facts / "fd").iterdir() if link.exists()):
-                holders[process] = (facts / "comm").read_text().strip()
-    holders.pop(os.getpid(), None)
-    return holders
+    return bool(holders(study / LOCK_NAME))
 
 
 class CancelledError(UserError):

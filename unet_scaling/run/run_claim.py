@@ -6,6 +6,7 @@ its owner renews every few seconds. Clocks of hosts are not compared: both times
 """
 
 import os
+import re
 import socket
 import tempfile
 import threading
@@ -20,6 +21,7 @@ from unet_scaling.base.files import PRIVATE, read_json_with_checksum, write_json
 from unet_scaling.base.validation import StrictModel
 from unet_scaling.group.identity import job_id
 from unet_scaling.group.watchdog import START_FIELD, stat_fields
+from unet_scaling.study.study_file import OUTPUT_NAME
 
 OWNER_NAME = "owner.json"
 BEAT_SECONDS = 10.0
@@ -28,6 +30,7 @@ STALE_SECONDS = 60.0
 # mpiexec or Slurm ends the other workers of an attempt that failed in this time.
 ENDING_SECONDS = 10.0
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+PROCESSES = Path("/proc")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 ENDED_STATES = ("Z", "X")
 
@@ -181,10 +184,35 @@ def is_alive(owner: Owner) -> bool:
     return _begun_ticks(owner.process) == owner.begun_ticks
 
 
-def trains_on_this_machine(folder: Path) -> bool:
-    """Return whether a live process of this machine owns the run folder."""
+def work_on_this_machine(folder: Path) -> str | None:
+    """Return "" where a live process of this machine trains in the run folder, "starting" where its workers
+    are being started, and None where there is neither."""
     owner = _read_owner(folder / OWNER_NAME)
-    return owner is not None and owner.machine == machine_id() != "" and is_alive(owner)
+    if owner is not None and owner.machine == machine_id() != "" and is_alive(owner):
+        return ""
+    output = folder / OUTPUT_NAME
+    return "starting" if output.exists() and holders(output, writing=True) else None
+
+
+def holders(file: Path, writing: bool = False) -> dict[int, str]:
+    """Return the other processes of this machine that have the file open, the oldest first, with their names.
+
+    `writing` leaves out those that only read it.
+    """
+    found = {}
+    for process in sorted(int(path.name) for path in PROCESSES.glob("[0-9]*")):
+        facts = PROCESSES / str(process)
+        with suppress(OSError):  # it has ended, or is another user's
+            opened = [link for link in (facts / "fd").iterdir() if link.exists() and link.samefile(file)]
+            if any(not writing or _is_for_writing(facts / "fdinfo" / link.name) for link in opened):
+                found[process] = (facts / "comm").read_text().strip()
+    found.pop(os.getpid(), None)
+    return found
+
+
+def _is_for_writing(facts: Path) -> bool:
+    flags = re.search(r"^flags:\s*([0-7]+)$", facts.read_text(), re.MULTILINE)
+    return flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
 
 def _read_owner(path: Path) -> Owner | None:
