@@ -580,7 +580,7 @@ def test_a_call_that_hangs_ends_with_all_that_it_started(
 
 
 def test_workers_that_are_being_started_again(tmp_path: Path) -> None:
-    """Their launcher has the output open before a worker claims the folder; who only reads it does not count."""
+    """Their launcher has the output open before a worker claims the folder; a reader is none."""
     study = make_study("again", tmp_path)
     (config, *_) = StudyFolder(tmp_path / "again", study).prepare()
     output = tmp_path / "again" / config.run / OUTPUT_NAME
