@@ -499,7 +499,7 @@ def test_a_run_or_port_that_cannot_be_served_is_named(
     assert said.startswith(f"error: --host 127.0.0.1 --port {port}: Address already in use")
     assert "; name another --port" in said
     with (
-        pytest.raises(UserError, match=r"config\.json"),
+        pytest.raises(UserError, match="is no run"),
         load.served(tmp_path),
     ):
         pass

@@ -52,7 +52,6 @@ from analysis.study import (
 from analysis.text import count, first_of, lines
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.parallel import parallel_map
-from unet_scaling.base.texts import LAUNCH_HINT
 from unet_scaling.format import facts
 from unet_scaling.format.disturbance import disturbance
 from unet_scaling.format.record import (
@@ -67,6 +66,7 @@ from unet_scaling.format.record_lines import Header, ScriptHeader
 from unet_scaling.format.run_state import Exclusion, State, first_problem
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.frameworks import FRAMEWORK_ROWS
+from unet_scaling.study.near_paths import describe_no_study
 from unet_scaling.study.options import Criteria
 from unet_scaling.study.repeats import read_history, stopping_rule
 from unet_scaling.study.study_file import JOB_NAME, config_path, recorded_study
@@ -118,13 +118,9 @@ def load_study(folder: Path) -> Study:
 
 def _run_folders(folder: Path) -> list[Path]:
     """Return the folders below a study's that hold a configuration or a record."""
-    if not folder.is_dir():
-        raise UserError(
-            f"{folder} is no folder; give the one of a study, such as logs/STUDY; {LAUNCH_HINT} makes it"
-        )
-    paths = sorted(path for path in folder.iterdir() if _is_run(path))
+    paths = sorted(path for path in folder.iterdir() if _is_run(path)) if folder.is_dir() else []
     if not paths:
-        raise UserError(f"{folder} has no run folders; {LAUNCH_HINT} makes them")
+        raise UserError(describe_no_study(folder))
     return paths
 
 

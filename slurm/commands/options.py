@@ -7,18 +7,19 @@ from pathlib import Path
 from rich.console import Console
 
 from slurm.launch.preflight import require_throughput
-from slurm.launch.study_folder import StudyFolder, logs_folder, open_study_folder
+from slurm.launch.study_folder import LOCK_NAME, StudyFolder, logs_folder, open_study_folder
 from unet_scaling.base.command_line import CommandLine, named_folder
 from unet_scaling.base.console import CleanConsole
 from unet_scaling.base.errors import UserError
-from unet_scaling.base.texts import CALLED, did_you_mean
+from unet_scaling.base.texts import did_you_mean
 from unet_scaling.base.validation import add_settings, positive
-from unet_scaling.study.study_file import STUDY_NAME, read_study
+from unet_scaling.format.record import RECORD_NAME
+from unet_scaling.study.near_paths import describe_no_study
+from unet_scaling.study.study_file import CONFIG_NAME, STUDY_NAME, read_study
 
 # The width of lines that go into a file or pipe.
 PIPE_WIDTH_CHARACTERS = 160
 # The most studies that a message names.
-MOST_STUDIES_SHOWN = 5
 
 
 def add_study(parser: CommandLine, optional: bool = False) -> None:
@@ -57,12 +58,9 @@ def add_submitted_study(parser: CommandLine) -> None:
 def find_submitted_study(arguments: argparse.Namespace) -> Path:
     """Return the folder of the study that `add_submitted_study` asked for; raises UserError for none."""
     folder = named_folder(arguments.study, arguments.logs)
-    if not folder.is_dir():
-        known = sorted(path.parent.name for path in arguments.logs.glob(f"*/{STUDY_NAME}"))
-        names = ", ".join(known[:MOST_STUDIES_SHOWN]) or "none"
-        hint = did_you_mean(arguments.study, known) or f"studies there: {names}"
-        cure = f"{CALLED} run {arguments.study}.toml begins one"
-        raise UserError(f"{arguments.study} has no runs in {arguments.logs}; {hint.strip()}; {cure}")
+    marks = (STUDY_NAME, LOCK_NAME, f"*/{CONFIG_NAME}", f"*/{RECORD_NAME}")
+    if not any(next(folder.glob(mark), None) for mark in marks):
+        raise UserError(describe_no_study(folder, arguments.logs))
     return folder
 
 

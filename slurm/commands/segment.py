@@ -53,13 +53,13 @@ examples
 def main() -> int:
     arguments = command_line().parse_args()
     output: Path = arguments.output
+    masks.trained_network(arguments.run)  # refuse now, not after hours in the queue
     pairs, problems = masks.files_to_segment(arguments.images)
     masks.require_own_folder(output, arguments.images, masks.TABLE_NAME)
     cores = len(os.sched_getaffinity(0))
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
     if cluster:
         plan_geometry(cluster, arguments.workers)
-        masks.trained_network(arguments.run)  # refuse now, not after hours in the queue
         _require_no_job(cluster.get_scheduler(), output)
     elif arguments.workers > cores:
         raise UserError(f"--workers {arguments.workers}: allowed: at most {cores}, the cores of this machine")

@@ -20,9 +20,10 @@ from slurm.scheduler.protocol import ELSEWHERE
 from slurm.states import RunStatus, read_statuses
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import UserError
-from unet_scaling.base.texts import LAUNCH_HINT, called, clean, count
+from unet_scaling.base.texts import called, clean, count
 from unet_scaling.format.record import RECORD_NAME
 from unet_scaling.format.run_state import ACTIVE, RecordedRun, State
+from unet_scaling.study.near_paths import describe_no_study
 from unet_scaling.study.study_file import config_path, list_run_folders, read_config, recorded_study
 
 REFRESH_SECONDS = 10
@@ -87,9 +88,9 @@ def study_rows(folder: Path) -> list[StatusRow]:
     """Return one row per run, by framework, workers and repeat. Raises UserError where there are none."""
     configs = {run_folder: read_config(config_path(run_folder)) for run_folder in list_run_folders(folder)}
     if not configs:
-        of_scripts = any(folder.glob(f"*/{RECORD_NAME}"))
-        reads = f"only runs of scripts; {called('report', folder)} reads them"
-        raise UserError(f"{folder} holds {reads if of_scripts else f'no runs; {LAUNCH_HINT} makes them'}")
+        if any(folder.glob(f"*/{RECORD_NAME}")):
+            raise UserError(f"{folder} holds only runs of scripts; {called('report', folder)} reads them")
+        raise UserError(describe_no_study(folder, folder.parent))
     study = recorded_study(folder)
     wanted = set(study.run_names()) if study else {config.run for config in configs.values()}
     statuses = read_statuses(configs)

@@ -63,13 +63,19 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: line {line} is not UTF-8, as TOML has to be; save it as UTF-8") from None
     except FileNotFoundError:
         near = did_you_mean(str(path), [str(file) for file in path.parent.glob(f"*{path.suffix}")])
-        raise UserError(f"{path} does not exist{'; ' if near else ''}{near}".rstrip()) from None
+        raise UserError(
+            f"{path} does not exist; {near or f'TOML files there: {_toml_files(path.parent)}'}".rstrip()
+        ) from None
     except IsADirectoryError:
-        raise UserError(f"{path} is a folder; name a TOML file in it") from None
+        raise UserError(f"{path} is a folder; name a TOML file in it: {_toml_files(path)}") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid TOML: {error}") from None
+
+
+def _toml_files(folder: Path) -> str:
+    return ", ".join(sorted(file.name for file in folder.glob("*.toml"))) or "none"
 
 
 # Matches "2,repeats=1", which is meant for two keys.

@@ -15,6 +15,7 @@ from types import TracebackType
 # A poll is short beside the time-out, and once a second where that is long.
 POLLS_PER_TIMEOUT = 20
 LONGEST_POLL_SECONDS = 1.0
+PROCESSES = Path("/proc")
 TASKS = Path("/proc/self/task")
 # The bits of a clock's number that ask for the CPU time of one thread (clock_getcpuclockid(3)).
 CPU_CLOCK_OF_THREAD = 6

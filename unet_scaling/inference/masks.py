@@ -17,6 +17,7 @@ from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER, FilePair, find
 from unet_scaling.format.record import Record
 from unet_scaling.format.run_state import recorded_run
 from unet_scaling.study.config import RunConfig
+from unet_scaling.study.near_paths import describe_no_run
 from unet_scaling.study.study_file import config_path, read_config
 
 # Texts of a mask's PNG: the weights and the image that it was made of, and the four counts of the test.
@@ -47,6 +48,8 @@ def files_to_segment(folder: Path) -> tuple[list[FilePair], list[str]]:
 
 def trained_network(run: Path) -> tuple[RunConfig, Record]:
     """Return configuration and record of a complete run of the built-in task; UserError for any other."""
+    if not config_path(run).is_file():
+        raise UserError(describe_no_run(run))
     config = read_config(config_path(run))
     recorded = recorded_run(run, config)
     if config.has_own_task or config.is_emulated:

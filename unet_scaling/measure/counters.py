@@ -26,9 +26,8 @@ from unet_scaling.base.machine import CoreQuota, machine
 from unet_scaling.base.validation import StrictModel
 from unet_scaling.format.record_lines import CpuFacts, GpuFacts
 from unet_scaling.group.group import Group
-from unet_scaling.group.watchdog import TASKS, blocking, busy_seconds, stat_seconds, thread_ids
+from unet_scaling.group.watchdog import PROCESSES, TASKS, blocking, busy_seconds, stat_seconds, thread_ids
 
-PROCESSES = Path("/proc")
 CPUINFO = Path("/proc/cpuinfo")
 FREQUENCIES = Path("/sys/devices/system/cpu")
 # The largest of other threads are recorded by their names; the rest is noise.

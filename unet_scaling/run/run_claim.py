@@ -20,7 +20,7 @@ from unet_scaling.base.errors import UserError
 from unet_scaling.base.files import PRIVATE, read_json_with_checksum, write_json_with_checksum
 from unet_scaling.base.validation import StrictModel
 from unet_scaling.group.identity import job_id
-from unet_scaling.group.watchdog import START_FIELD, stat_fields
+from unet_scaling.group.watchdog import PROCESSES, START_FIELD, stat_fields
 from unet_scaling.study.study_file import OUTPUT_NAME
 
 OWNER_NAME = "owner.json"
@@ -30,7 +30,6 @@ STALE_SECONDS = 60.0
 # mpiexec or Slurm ends the other workers of an attempt that failed in this time.
 ENDING_SECONDS = 10.0
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-PROCESSES = Path("/proc")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 ENDED_STATES = ("Z", "X")
 
