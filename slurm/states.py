@@ -160,12 +160,20 @@ class KnownJobs:
         own = submission.token if submission else ""
         parts = dict.fromkeys([get_run_part(own), name_run_part(folder.name, folder)])
         found = [job for part in parts for job in self._by_run_part.get(part, ())]
+        possible = []
         for job, matched in self._allocations:
             if matched[2] == short_digest(str(folder.parent.resolve())) and job not in found:
-                script = self._read_script(folder.parent / f"{ALLOCATION}-{matched[1]}" / SCRIPT_NAME)
-                if re.search(rf"/{re.escape(folder.name)}'? ", script) or not (script or submission):
+                name = f"{ALLOCATION}-{matched[1]}"
+                script = self._read_script(folder.parent / name / SCRIPT_NAME)
+                if re.search(rf"/{re.escape(folder.name)}'? ", script):
                     found.append(job)
-        return sorted(found, key=lambda job: (job.name != own, _age_order(job)))
+                elif not (script or submission):
+                    reason = (
+                        f"job {job.job} may hold this run: the script of {name} is lost; known at its end"
+                    )
+                    possible.append(JobState(UNCLEAR, reason, job.job, job.name))
+        # What is only possible makes no second job of a run that has one.
+        return sorted(found, key=lambda job: (job.name != own, _age_order(job))) or possible
 
     def _read_script(self, path: Path) -> str:
         """Return the script of an allocation; empty where it is gone."""
@@ -204,7 +212,7 @@ def _may_have_jobs(folders: Iterable[Path]) -> bool:
 
 def find_doubles(jobs: Iterable[JobState]) -> list[JobState]:
     """Return the jobs of one run that must go: all but that of the least id, whoever asks."""
-    return sorted(jobs, key=_age_order)[1:]
+    return sorted((job for job in jobs if job.state != UNCLEAR), key=_age_order)[1:]
 
 
 def _age_order(job: JobState) -> tuple[int, str]:
@@ -276,7 +284,7 @@ def _state(
         if work is not None:
             return RunState("running", work)
     state = combine(recorded, submission, jobs[0] if jobs else None)
-    if len(jobs) < 2:
+    if not find_doubles(jobs):
         return state
     ids = ", ".join(job.job or job.name for job in jobs)
     return RunState(state.state, f"{len(jobs)} jobs of it live: {ids}; submit keeps that of the least id")

@@ -99,6 +99,8 @@ class PeerSlurm:
     late: list[tuple[float, PeerJob]] = field(default_factory=list)
     next_id: int = 1
     most_jobs: int = 100
+    # What comes of the next request of sbatch that is no trial, whatever the faults.
+    sbatch_fault: str = ""
     accounting: dict[int, PeerJob] | None = None
     # Called while sbatch is under way, or where `beside_call` is given, before so many calls from now.
     beside: Callable[[], None] | None = None
@@ -159,6 +161,8 @@ class PeerSlurm:
             self.go_beside()
             if self.clock.now > end:  # sbatch was ended before it had sent its request
                 return (None, b"", b"")
+        if option == "--parsable" and self.sbatch_fault:
+            fault, self.sbatch_fault = self.sbatch_fault, ""
         live = sum(job.state in LIVE and job.name != OTHERS_JOB for job in self.jobs.values())
         if option == "--test-only":
             if fault in ("limit", "refuse"):

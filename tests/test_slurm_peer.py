@@ -73,6 +73,7 @@ class Histories(RuleBasedStateMachine):
         self.clock = Clock()
         self.peers = [PeerSlurm(self.clock), PeerSlurm(self.clock)]
         self.node = 0
+        self.files_lost = False
         self.patch = pytest.MonkeyPatch()
         for module in TIMED:
             self.patch.setattr(module, "time", self.clock)
@@ -131,7 +132,8 @@ class Histories(RuleBasedStateMachine):
 
     def act(self, what: Callable[[], object], faults: list[str]) -> bool:
         """Do this while calls come to these faults; return whether it ended in order."""
-        self.peer.faults = list(faults)
+        # Where files are lost, nothing but its row tells of a job.
+        self.peer.faults = [fault for fault in faults if not (fault == "cut row" and self.files_lost)]
         try:
             what()
         except (UserError, KilledError):
@@ -139,6 +141,7 @@ class Histories(RuleBasedStateMachine):
         finally:
             for peer in self.peers:
                 peer.faults = []
+                peer.sbatch_fault = ""
                 peer.beside = None
             self.clock.pass_time = lambda seconds: None
         return True
@@ -152,6 +155,20 @@ class Histories(RuleBasedStateMachine):
         submitter = replace(self.begun(force), one_allocation=together and not force)
         if self.act(submitter.submit, faults):
             self.require_nothing_open()
+
+    @rule(
+        fault=st.sampled_from(("late", "hang late", "queued", "no id")),
+        seconds=st.sampled_from((0.0, 60.0, LATEST_JOB_SECONDS)),
+        changes=st.booleans(),
+    )
+    def submit_again_soon(self, fault: str, seconds: float, changes: bool) -> None:
+        """The answer of sbatch is lost, and somebody submits again before the job may be seen."""
+        self.peer.sbatch_fault = fault
+        self.act(self.begun().submit, [])
+        self.clock.now += seconds
+        if changes:
+            self.change_node()
+        self.submit([], (), False)
 
     def require_nothing_open(self) -> None:
         """After an exit code of 0 each run is complete, in the queue of this cluster, or was given up."""
@@ -282,8 +299,16 @@ class Histories(RuleBasedStateMachine):
             return
         if what == "job.json" and not list((study / run).glob(f"{CLAIM_PREFIX}*")) and is_known_by_files:
             return
+        self.files_lost = True
         for path in [path for pattern in patterns for path in study.glob(pattern)]:
             path.unlink()
+
+    @rule(faults=FAULTS)
+    def submit_after_a_loss(self, faults: list[str]) -> None:
+        """Files of jobs that live are lost, and somebody submits again."""
+        self.submit([], (), False)
+        self.lose_files("all", RUNS[0])
+        self.submit(faults, (), False)
 
     @rule(others=st.integers(0, 3))
     def lose_state(self, others: int) -> None:

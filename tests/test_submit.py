@@ -34,7 +34,7 @@ from tests.cluster import wait_until
 from tests.peer_slurm import CLUSTER, TIMED, Clock, PeerSlurm, make_submitter
 from tests.records import make_study, write_record
 from tests.studies import make_images
-from unet_scaling.base.errors import UserError
+from unet_scaling.base.errors import EXIT_RESUME, UserError
 from unet_scaling.study.repeats import Precision
 from unet_scaling.study.study_file import OUTPUT_NAME, read_config
 
@@ -471,13 +471,36 @@ def test_a_live_job_counts_where_no_file_names_it(
     for path in submitter.folder.path.glob("*/*"):
         if path.name != "config.json":
             path.unlink()
-    assert counted(submitter) == {"queued" if state == "PENDING" else "running": 4}
-    assert submitter.submit() == 0
+    if together:  # only its script tells which runs it holds
+        assert counted(submitter) == {"unknown": 4}
+        with pytest.raises(
+            UserError, match="job 1 may hold this run: the script of allocation-1 is lost"
+        ) as told:
+            submitter.submit()
+        assert told.value.exit_code == EXIT_RESUME
+    else:
+        assert counted(submitter) == {"queued" if state == "PENDING" else "running": 4}
+        assert submitter.submit() == 0
     with pytest.raises(UserError, match=r"jobs 1.* of this study"):
         require_ready(submitter.folder, submitter.folder.study.configs())
     shutil.rmtree(submitter.folder.path / RUN)
     cancel_study(submitter.folder.path, submitter.console)
     assert site.states() == ["CANCELLED"] * jobs
+
+
+def test_a_job_that_only_may_hold_a_run_makes_no_second_one_of_it(submitter: Submitter, site: Site) -> None:
+    """One run is in an allocation whose script is lost; the job of another run is its own."""
+    study = submitter.folder.study
+    one = study.model_copy(update={"workers": [1], "repeats": 1, "frameworks": ["horovod"]})
+    replace(submitter, folder=StudyFolder(submitter.folder.path, one), one_allocation=True).submit()
+    submitter.submit()
+    for path in submitter.folder.path.glob("*/*"):
+        if path.name != "config.json":
+            path.unlink()
+    before = site.states()
+    with pytest.raises(UserError, match="job 1 may hold this run"):
+        submitter.submit()
+    assert site.states() == before
 
 
 def test_a_job_of_another_cluster_is_named_and_neither_cancelled_nor_submitted_again(

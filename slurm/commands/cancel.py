@@ -73,8 +73,8 @@ def cancel_study(folder: Path, console: Console) -> None:
 def _live_jobs(folder: Path) -> tuple[dict[str, tuple[Scheduler, str]], list[str]]:
     """Return by name the scheduler and id, if known, of each job that may live and was not told to end.
 
-    And a line for each run whose job is one of another cluster. Raises UnreachableError where no submission
-    is known, and Slurm does not say whether there are jobs all the same.
+    And a line for each run whose job is one of another cluster. Raises UnreachableError where Slurm does not
+    say whether a run has a job of which no submission is known, and nothing else is left to cancel.
     """
     study = recorded_study(folder)
     names = [path.name for path in list_run_folders(folder)] + (study.run_names() if study else [])
@@ -84,6 +84,7 @@ def _live_jobs(folder: Path) -> tuple[dict[str, tuple[Scheduler, str]], list[str
         raise UnreachableError(known.silence)
     live = {}
     elsewhere = []
+    silence = ""
     for run_folder, state, jobs in find_states(submissions, known=known):
         submission = submissions[run_folder]
         for job in jobs:
@@ -91,9 +92,14 @@ def _live_jobs(folder: Path) -> tuple[dict[str, tuple[Scheduler, str]], list[str
                 elsewhere.append(f"{run_folder.name}: {state.reason}")
             if is_over(job.state) or job.state in (GONE, ELSEWHERE, "COMPLETING"):
                 continue
-            if job.state == UNCLEAR and (submission is None or state.state not in ACTIVE):
+            if job.state == UNCLEAR and state.state not in ACTIVE:
+                continue
+            if not (submission or job.job):
+                silence = job.reason
                 continue
             token = job.name or (submission.token if submission else "")
             noted = submission.job if submission and submission.token == token else None
             live[token] = (known.scheduler_of(job, submission), job.job or noted or "")
+    if silence and not live:
+        raise UnreachableError(silence)
     return live, elsewhere

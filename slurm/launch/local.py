@@ -364,7 +364,9 @@ def require_ready(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:
         if found and state.state in ACTIVE:
             noted = [submission.job or submission.token] if submission else []
             jobs |= {job.job for job in found if job.job} or set(noted)
-            doubt = state.reason if state.state == "unknown" else doubt
+            # The queue lists a job that only may hold the run, so that it can be cancelled.
+            if state.state == "unknown" and (submission or not found[0].job):
+                doubt = state.reason
     named = ", ".join(sorted(jobs))
     if doubt:
         raise UserError(
