@@ -347,7 +347,12 @@ class Submitter:
                 write_submission(run.folder, noted.model_copy(update=found))
             for job in states.find_doubles(run.jobs):
                 self._end_double(run.name, job, unknown)
-            if self._is_wanted(run):
+            if not self._is_wanted(run):
+                continue
+            # A complete run that is to be launched again may have a job whose submission nobody noted.
+            if run.state.is_complete and run.job and run.job.state in (UNCLEAR, ELSEWHERE):
+                unknown[run.name] = run.job
+            else:
                 wanted.append(run)
         order = {folder: number for number, folder in enumerate(by_folder)}
         return sorted(wanted, key=lambda run: order[run.folder]), in_queue, unknown

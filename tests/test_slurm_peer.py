@@ -51,7 +51,7 @@ from tests.peer_slurm import (
 )
 from tests.records import make_study, write_record
 from unet_scaling.base.errors import UserError
-from unet_scaling.format.record import RECORD_NAME, set_record_aside
+from unet_scaling.format.record import RECORD_NAME, set_record_aside, take_launch_back
 from unet_scaling.format.record_lines import End
 from unet_scaling.format.run_state import ACTIVE, SUBMITTABLE, run_state
 from unet_scaling.study.study_file import read_config
@@ -389,6 +389,22 @@ def test_refused_beside_a_run_of_another_cluster() -> None:
     history.forget()
     faults = ["refuse", "refuse", "lost", "lost", "full", "double", "no id", ""]
     history.wait(ends=["FAILED", "NODE_FAIL", "FAILED", "FAILED"], faults=faults)
+    history.teardown()
+
+
+def test_forced_soon_after_a_lost_answer() -> None:
+    """The complete record of a run does not tell that a request for its job is still under way."""
+    history = Histories()
+    history.site(accounting=True, clusters=1, most_jobs=100, max_queued=9)
+    history.wait(ends=[], faults=[])
+    history.peer.sbatch_fault = "hang late"
+    history.act(history.begun(RUNS[:1]).submit, [])
+    folder = history.submitter.folder.path / RUNS[0]
+    for record in folder.glob("run.*.jsonl"):
+        take_launch_back(record)
+    history.submit(faults=[], force=RUNS[:1], together=False)
+    history.let_pass(seconds=LONGEST_DELAY_SECONDS)
+    history.no_run_has_two_live_jobs()
     history.teardown()
 
 
