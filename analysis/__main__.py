@@ -1,6 +1,7 @@
 """Report on a study: which framework trains faster, how far it scales, and at what IoU.
 
   unet-scaling report logs/STUDY            the records of a study
+  unet-scaling report --index logs          one page over all studies of a folder, with a link to each report
   unet-scaling report --reference FOLDER    logs in the older layout: log_N.csv is native DDP on N
                                             workers, log_hvd_N.csv Horovod
       [--images M --batch B]                what an epoch had: gives the speed-up by steps
@@ -85,6 +86,8 @@ def command_line() -> CommandLine:
     source.add_argument(
         "study", nargs="?", type=named_folder, metavar="STUDY", help="name or folder of a study"
     )
+    over = "write index.html over all studies of a folder, and list them"
+    source.add_argument("--index", type=Path, metavar="FOLDER", help=over)
     source.add_argument("--reference", type=Path, metavar="FOLDER", help="folder of logs in the older layout")
     source.add_argument(
         "--csv", metavar="FILE", help="table of workers and seconds or throughput; - for stdin"

@@ -27,7 +27,7 @@ _OF_FULL_CHECKOUT = {
     "profile": ("unet_scaling.profile.__main__", "time the input of a study, and say what limits it"),
     "run": ("slurm.commands.run", "run a study on this machine, without Slurm"),
     "submit": ("slurm.commands.submit", "submit a study to Slurm"),
-    "status": ("slurm.commands.status", "one table of all runs of a study"),
+    "status": ("slurm.commands.status", "one table of all runs of a study, or of all studies"),
     "cancel": ("slurm.commands.cancel", "cancel the jobs of a study, and no others"),
     "doctor": ("slurm.commands.doctor", "test launcher and network for half a minute"),
     "report": ("analysis.__main__", "write the report of a study"),

@@ -27,6 +27,7 @@ from analysis.report.exports import (
     reproduction,
     speed_columns,
 )
+from analysis.report.index import write_index
 from analysis.report.page import MAIN, report_page
 from analysis.report.tables import Column, number_column
 from analysis.study import Study, names_of
@@ -125,6 +126,8 @@ def _drawn(inputs: Inputs, name: str) -> DrawnFigure | None:
 
 def report_study(options: argparse.Namespace) -> int:
     """Report on the records of a study, on older logs, or on a table."""
+    if options.index:
+        return _report_index(options.index)
     source: Path = options.study or options.reference or Path()
     folder = options.output or source / "report"
     if options.csv not in (None, "-") and Path(options.csv).resolve().parent == folder.resolve():
@@ -152,6 +155,22 @@ def report_study(options: argparse.Namespace) -> int:
         raise UserError(f"the report cannot be written to {folder}: {error}; try --output") from None
     print_report(report, folder)
     print(f"\nreport: {folder}")
+    return EXIT_OK
+
+
+def _report_index(logs: Path) -> int:
+    """Write one page over all studies, and list them."""
+    try:
+        path, rows = write_index(logs)
+    except OSError as error:
+        raise UserError(f"{logs} cannot be written: {error.strerror}") from None
+    table = Table(box=None, pad_edge=False)
+    for column in rows[0]:
+        table.add_column(column, overflow="fold")
+    for cells in rows:
+        table.add_row(*map(clean, cells.values()))
+    report_console().print(table)
+    print(f"\nindex: {path}")
     return EXIT_OK
 
 

@@ -48,9 +48,10 @@ def add_logs(parser: CommandLine) -> None:
     parser.add_argument("--logs", type=Path, default=logs_folder(), help=where)
 
 
-def add_submitted_study(parser: CommandLine) -> None:
-    """Add the name of a study that has a folder already."""
-    parser.add_argument("study", help="name of a study below logs/, or its folder")
+def add_submitted_study(parser: CommandLine, *, optional: bool = False) -> None:
+    """Add the name of a study that has a folder already; where it is optional, none stands for all."""
+    what = "name of a study below logs/, or its folder" + ("; without one all are listed" if optional else "")
+    parser.add_argument("study", nargs="?" if optional else None, help=what)
     parser.names_below = logs_folder()
     add_logs(parser)
 

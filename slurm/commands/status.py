@@ -21,10 +21,17 @@ from slurm.states import RunStatus, read_statuses
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.texts import called, clean, count
+from unet_scaling.format.known_studies import known_studies, study_cells
 from unet_scaling.format.record import RECORD_NAME
 from unet_scaling.format.run_state import ACTIVE, RecordedRun, State
 from unet_scaling.study.near_paths import describe_no_study
-from unet_scaling.study.study_file import config_path, list_run_folders, read_config, recorded_study
+from unet_scaling.study.study_file import (
+    OUTPUT_NAME,
+    config_path,
+    list_run_folders,
+    read_config,
+    recorded_study,
+)
 
 REFRESH_SECONDS = 10
 # In a narrower terminal a table of all columns would break the names of runs.
@@ -42,12 +49,17 @@ STYLES: dict[State, str] = {
 
 def main() -> None:
     arguments = command_line().parse_args()
+    if arguments.study is None:
+        if arguments.json or arguments.watch:
+            raise UserError("--json and --watch: name a study")
+        show_studies(arguments.logs, new_console())
+        return
     show_status(find_submitted_study(arguments), new_console(), arguments.json, arguments.watch)
 
 
 def command_line() -> CommandLine:
     parser = CommandLine("unet-scaling status", __doc__)
-    add_submitted_study(parser)
+    add_submitted_study(parser, optional=True)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="a list of objects instead of a table")
     form.add_argument("--watch", action="store_true", help="refresh until no run is queued or running")
@@ -133,6 +145,18 @@ def _expected_end(run: RecordedRun) -> str | None:
     return (datetime.now() + left).strftime("%H:%M:%S")
 
 
+def show_studies(logs: Path, console: Console) -> None:
+    """Print the studies of a folder, that of the newest record first."""
+    table = Table(box=None, pad_edge=False)
+    listed = [cells for _, cells in study_cells(known_studies(logs), time.time())]
+    for column in listed[0]:
+        table.add_column(column, overflow="fold")
+    for cells in listed:
+        table.add_row(*(Text(clean(cell)) for cell in cells.values()))
+    console.print(table, soft_wrap=False)
+    print(f"one of them: {called('status')} STUDY; a page over all: {called('report', '--index')} {logs}")
+
+
 def show_status(folder: Path, console: Console, as_json: bool, watch: bool) -> list[StatusRow]:
     """Print the state of all runs, with `watch` again and again until no run is active; return the last."""
 
@@ -161,6 +185,8 @@ def show_status(folder: Path, console: Console, as_json: bool, watch: bool) -> l
         print("\n".join(map(clean, lines)))
     else:
         console.print(view(), soft_wrap=False)
+    if not as_json:
+        print(f"what a run printed: {folder}/RUN/{OUTPUT_NAME}")
     return rows
 
 

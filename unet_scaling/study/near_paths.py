@@ -29,7 +29,8 @@ def describe_no_study(path: Path, logs: Path = PROJECT / "logs") -> str:
         if (path / CONFIG_NAME).is_file():
             return f"{path} is one run; give its study, {path.parent}"
         if below := [folder for folder in _folders(path) if _runs(folder)]:
-            return f"{path} holds several studies; give one of them: {_named(below)}"
+            every = f"a page over all: {called('report', '--index', path)}"
+            return f"{path} holds several studies; give one of them: {_named(below)}; {every}"
         if _runs(path.parent):
             return f"{path} is a folder inside a study; give the study, {path.parent}"
         return f"{path} has no run folders; {LAUNCH_HINT} makes them"
