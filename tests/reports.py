@@ -106,6 +106,11 @@ class Told:
         return [row["outcome"] for row in self.rows("comparison")]
 
 
+def all_said(answer: Mapping[str, Any]) -> str:
+    """Return the headline and the remarks of an answer of summary.json in one line."""
+    return "; ".join([answer["headline"], *answer["remarks"]])
+
+
 def report_of(folder: Path, criteria: Criteria | None = None, *, asked: bool = True) -> Told:
     """The report on the records in a folder; without a study.json as if it asked for what is there."""
     study = load_study(folder)

@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 from analysis.__main__ import main as report
-from analysis.judge.answer import NO_CLUSTER_FILE
+from analysis.judge.answer import MOST_WORDS, NO_CLUSTER_FILE
 from tests import tampering
 from tests.attacks import hosts_in_turn
 from tests.honest import START, Honest, Lines, write_honest
 from tests.records import PIXELS, Steps, make_workers, near, write_all_played, write_budget_run, write_run
-from tests.reports import report_of, without_figures
+from tests.reports import all_said, report_of, without_figures
 from tests.tampering import Change, Runs, as_own_task, processors, scored, started
 from tests.test_disturbance import LOADED
 from unet_scaling.format.record import RECORD_NAME
@@ -173,8 +173,8 @@ class Case:
     """A study and its only answer: kind, workers, framework, lights, and a floor of efficiency.
 
     A framework is "-" where none is named alone; lights are those of speed, IoU, cost and trust, "." for any.
-    Of `words` the headline has each, in lower case, none of those that begin with "!", and a next step those
-    that begin with ">". `asked`: what the study asked for is known.
+    Of `words` the headline or a remark has each, in lower case, none of those that begin with "!", and a next
+    step those that begin with ">". `asked`: what the study asked for is known.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ NOISY_IOU = (0.80, 0.78, 0.84, 0.76, 0.82)
 # fmt: off
 CASES = (
     Case("good", "scale 4 native ggng", write_honest, "use native ddp on 4 workers: 3.8x", "iou ±0.000"),
-    Case("gpus", "scale 2 - ...c", on_gpus, "on 2 gpus", "gpu-seconds"),
+    Case("gpus", "scale 2 - ...c", on_gpus, "on 2 gpus"),
     Case("the IoU collapses", "stay 1 - gb..", lambda to: both(to, {1: (100, 0.33), 2: (190, 0.01)}), "1.9x",
          "iou falls from 0.33 to 0.01"),
     Case("hosts in turn", "unfair 2 - c..b", hosts_in_turn, "no fair comparison", "same nodes",
@@ -265,7 +265,7 @@ CASES = (
     Case("baseline refused", "undecided - - ....", refused_baseline, "no usable run of horovod on 1 worker",
          ">Runs left out in report.html why no run on 1 worker is used of Horovod"),
     Case("no IoU on 2 workers", "undecided - - .u..", without_iou, "iou is not known"),
-    Case("machine busy", "undecided 2 - ...b", busy, "the machine was not quiet; so far", "x on 2 workers",
+    Case("machine busy", "undecided 2 - ...b", busy, "the machine was not quiet", "so far", "x on 2 workers",
          "!machine quiet", ">--repeat-disturbed"),
     Case("runs to come", "scale 2 - gg.c", incomplete, "\"machine quiet\" not known, 1 run incomplete"),
     Case("nothing learned", "undecided - - .bn.", lambda to: both(to, LOST), *NOTHING, "1.90x", "!use",
@@ -298,7 +298,8 @@ CASES = (
 def test_an_answer_claims_what_its_study_shows(case: Case, tmp_path: Path) -> None:
     summary = report_of(case.study(tmp_path), case.criteria, asked=case.asked).summary
     ((answer,), (advice,)) = summary["answers"], summary["recommendations"]
-    headline = answer["headline"].lower()
+    headline = all_said(answer).lower()
+    assert len(answer["headline"].split()) <= MOST_WORDS
     framework = {None: "-", NATIVE: "native"}.get(advice["framework"], advice["framework"])
     found = (answer["kind"], str(advice["workers"] or "-"), framework)
     assert found == (case.kind, case.workers, case.framework), headline

@@ -15,7 +15,7 @@ from analysis.judge.chance import PERMUTATIONS, by_chance, shuffled, unequal_use
 from slurm.launch.preflight import USUAL_NOISE, describe_interval
 from tests.honest import START, Honest, Lines, write_honest
 from tests.records import make_study
-from tests.reports import report_of, reported
+from tests.reports import all_said, report_of, reported
 from tests.tampering import Runs, config, header, in_turn, processors, slower, started, workers
 from unet_scaling.study.config import RunConfig
 
@@ -71,7 +71,7 @@ def test_nodes_that_were_dealt_by_chance_refuse_nothing(hosts: int, seed: int, t
     assert not found.left_out
     (answer,) = found.report.answers
     assert answer.kind == "scale"
-    assert "No fair comparison" not in answer.headline
+    assert "No fair comparison" not in answer.said
 
 
 ONE_SIDED: Sequence[tuple[str, Of]] = (
@@ -103,7 +103,7 @@ def test_launches_too_few_to_tell_say_that_no_node_served_both(tmp_path: Path) -
     assert found.check(PLACES)[:2] == ("yes", False)
     assert "no node served both frameworks" in found.report.verdicts[0].sentence
     (answer,) = found.report.answers
-    assert "no node served both frameworks" in answer.headline
+    assert "no node served both frameworks" in answer.said
 
 
 def test_what_only_one_run_in_a_shared_allocation_had_is_no_chance(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_options_of_one_framework_stand_beside_every_claim(tmp_path: Path) -> No
     Runs(study).of("pytorch_native").change(config(pytorch_native={"bucket_cap_mb": 0.05}))
     found = report_of(study)
     words = "native DDP with pytorch_native.bucket_cap_mb = 0.05"
-    assert words in found.report.answers[0].headline
+    assert words in found.report.answers[0].said
     assert words in found.report.verdicts[0].sentence
     assert found.check(OWN)[0] == "yes"
 
@@ -227,7 +227,7 @@ def test_without_study_json_what_was_asked_for_is_not_known_and_nothing_is_claim
     found = report_of(study, asked=False)
     assert found.check("asked for and read")[:2] == ("not known", True)
     assert set(found.outcomes) <= {"withheld", "cannot tell"}
-    assert "known of one framework only" not in found.report.answers[0].headline
+    assert "known of one framework only" not in found.report.answers[0].said
 
 
 def test_every_sentence_with_a_number_says_that_a_study_is_unfair(tmp_path: Path) -> None:
@@ -263,11 +263,11 @@ def test_console_page_and_summaries_say_it_on_their_first_screen(
     change(study)
     report = reported(study)
     summary = json.loads((report / "summary.json").read_text())
-    assert words in summary["answers"][0]["headline"]
-    assert words in " ".join(capsys.readouterr().out.split("report: ")[0].split())
+    assert words in all_said(summary["answers"][0])
+    assert words[1:] in " ".join(capsys.readouterr().out.split("report: ")[0].split())
     for name in ("summary.md", "report.html"):
         text = html.unescape((report / name).read_text()).replace("\\", "")
-        assert words in " ".join(text.split()), name
+        assert words[1:] in " ".join(text.split()), name
 
 
 @pytest.mark.parametrize("shared", [False, True])

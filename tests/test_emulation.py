@@ -240,7 +240,7 @@ def test_every_caption_answer_and_table_says_that_the_runs_are_emulated(tmp_path
     charts = {name: figure.known(inputs) for name, figure in FIGURES.items() if name != "quality"}
     texts = [FIGURES[name].caption(inputs, known) for name, known in charts.items() if known]
     assert len(texts) >= 2
-    texts += [answer.headline for answer in report.answers]
+    texts += [answer.said for answer in report.answers]
     texts += [verdict.sentence for verdict in report.verdicts] + [summary_markdown(report)]
     assert all(said in text for text in texts)
     assert report.points["iou"].isna().all()

@@ -23,7 +23,7 @@ from analysis.study import TAKEN_NAMES_FILE, Score
 from tests.evidence import evidence
 from tests.honest import Honest, write_honest
 from tests.records import near, write_all_played, write_real, write_run, write_script_run
-from tests.reports import Compared, report_of, reported
+from tests.reports import Compared, all_said, report_of, reported
 from tests.tampering import SCORE, Change, Runs, as_own_task, header, in_epochs, workers
 from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.format.record import RECORD_NAME
@@ -263,7 +263,7 @@ def test_four_repeats_do_not_show_that_a_wrapper_costs_nothing_and_without_horov
     row = found.row("frameworks", workers=2)
     assert (row["framework"], row["pairs"], row["costs"]) == ("lightning", 4, "not shown")
     assert found.rows("comparison") == []
-    said = [*map(str, found.report.verdicts), *(answer["headline"] for answer in found.summary["answers"])]
+    said = [*map(str, found.report.verdicts), *map(all_said, found.summary["answers"])]
     assert not any("Horovod" in sentence for sentence in said)
     titles = {row["check"] for row in found.rows("checks")}
     assert "same nodes (Lightning Fabric)" in titles

@@ -11,7 +11,7 @@ import pytest
 from analysis.__main__ import main
 from analysis.report.program import print_report
 from tests.records import DIVERGED, digest, make_workers, near, write_all_played, write_played, write_real
-from tests.reports import Told, report_of, reported
+from tests.reports import Told, all_said, report_of, reported
 from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.options import Criteria
@@ -34,7 +34,7 @@ def write_rules(folder: Path) -> Path:
 
 def kept_up_to(found: Told) -> list[int]:
     """Up to how many workers the headlines say that the IoU is kept."""
-    said = " ".join(answer["headline"] for answer in found.summary["answers"])
+    said = " ".join(map(all_said, found.summary["answers"]))
     return [int(number) for number in re.findall(r"[Uu]p to (\d+) workers keep", said)]
 
 
@@ -72,7 +72,7 @@ def test_the_finding_says_no_more_than_its_runs(tmp_path: Path) -> None:
         rows = found.rows("played", options=options)
         assert [row["workers"] for row in rows] == list(ious), number
         assert [row["verdict"] for row in rows] == list(verdicts), number
-        said = re.findall(r"[Uu]p to (\d+) workers keep", answers[options]["headline"])
+        said = re.findall(r"[Uu]p to (\d+) workers keep", all_said(answers[options]))
         assert [int(each) for each in said] == kept, answers[options]
     assert found.row("played", options="learning_rate=0.011", workers=8)["pairs"] == 4
     assert found.rows("played", workers=14)[0]["difference"] == pytest.approx(-0.04, abs=0.002)
@@ -93,7 +93,7 @@ def test_real_runs_do_not_depend_on_played_ones_beside_them(tmp_path: Path) -> N
     for table in ("summary", "comparison", "iou", "cost", "predictions", "runs"):
         pd.testing.assert_frame_equal(alone.table(table), beside.table(table))
     assert beside.row("played", workers=8)["diverged"] == 1
-    headlines = [found.summary["answers"][0]["headline"] for found in (alone, beside)]
+    headlines = [all_said(found.summary["answers"][0]) for found in (alone, beside)]
     assert headlines[0].startswith("Use native DDP on 2 workers")
     assert ["played" in headline for headline in headlines] == [False, True]
 

@@ -78,7 +78,7 @@ def _scaling(inputs: Inputs) -> list[Chart]:
     line = partial(Line, rows=points, series=inputs.series, runs=inputs.runs, run_unit=study.unit)
     if (points["speedup"].notna() & (points["workers"] > 1)).any():
         speed = line(
-            title="Speed-up over 1 worker (efficiency)", y="speedup", scale="as workers", ideal=True,
+            title="Speed-up over its own 1 worker (efficiency)", y="speedup", scale="as workers", ideal=True,
             says=f"Speed-up: each framework is compared with its own run on 1 worker. {ZERO_SENTENCE}",
             label=lambda row: (
                 f"{text.chart_number(row['speedup'], '.2f')} ({text.chart_percent(row['efficiency'])})"
@@ -89,7 +89,10 @@ def _scaling(inputs: Inputs) -> list[Chart]:
             title=f"Throughput, {study.unit}", y="throughput", unit=f" {study.unit}", scale="as workers",
             says=ZERO_SENTENCE,
         )  # fmt: skip
-    iou = line(title=f"{study.score.heading}, {study.iou_scope}", y="iou", form=".3f", least_top=1.04)
+    iou = line(
+        title=study.score.heading, y="iou", form=".3f", least_top=1.04,
+        says=f"{study.score.heading}: {study.iou_scope}.",
+    )  # fmt: skip
     return [speed, iou]
 
 
@@ -247,6 +250,7 @@ def _quality(inputs: Inputs) -> list[Chart]:
     )
     more = len(options) - MOST_OPTIONS
     says = (
+        f"{study.score.heading}: {study.iou_scope}.",
         f"{runs}. Open marks: played, one worker trained exactly as so many; filled: real workers.",
         f"The axis of the {study.score.title} does not start at zero.",
         bars_sentence(played["seeds"], "seeds"),
@@ -254,7 +258,7 @@ def _quality(inputs: Inputs) -> list[Chart]:
         f"Not drawn, but in the table: {text.count(more, 'more set')} of options." * (more > 0),
     )
     chart = Line(
-        title=f"{study.score.heading}, {study.iou_scope}", rows=rows, series=series, y="iou", form=".3f",
+        title=study.score.heading, rows=rows, series=series, y="iou", form=".3f",
         margin=margin, label=lambda row: text.chart_number(row["iou"], ".3f") * row["is_last"],
         says=" ".join(filter(None, says)),
     )  # fmt: skip

@@ -34,7 +34,9 @@ NUMBERED_PX = 15
 MOST_MARKS = 8
 # A row of a forest; a name that is longer is cut, and whole beside the pointer.
 ROW_PX = 22
-MOST_NAME_PX = 230
+# A row with a longer name beside its mark would leave no room for the axis: the name stands above it.
+MOST_NAME_PX = 130
+NAMED_ROW_PX = 36
 
 
 def sideways(axes: Axes, px: float) -> Transform:
@@ -304,7 +306,12 @@ class Forest(frame.Chart):
         arms = [frame.DrawnSeries("", arm, "", name, SERIES_STYLES[arm]) for arm, name in self.arms.items()]
         draw = partial(self.draw, series=())
         legend = [arm.line() for arm in arms]
-        return [frame.Panel(self.title, draw, legend=legend, plot_px=ROW_PX * len(self.lines))]
+        height = (NAMED_ROW_PX if self._is_named_above else ROW_PX) * len(self.lines)
+        return [frame.Panel(self.title, draw, legend=legend, plot_px=height)]
+
+    @property
+    def _is_named_above(self) -> bool:
+        return max(text_width(name) for _, name in self.lines) > MOST_NAME_PX
 
     def draw(self, axes: Axes, series: Sequence[frame.DrawnSeries]) -> None:  # noqa: ARG002
         """Draw all rows, each with its number and its interval."""
@@ -313,8 +320,14 @@ class Forest(frame.Chart):
         frame.value_axis(axes, "x", np.array([-0.01, 0.01]) if nothing else values, log=self.equal > 0)
         axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
         axes.axvline(self.equal, color=Colour.MUTED, linewidth=1.2)
-        names = [shortened(name or heading, MOST_NAME_PX) for heading, name in self.lines]
+        above = self._is_named_above
+        names = [
+            shortened("" if above and name else name or heading, MOST_NAME_PX) for heading, name in self.lines
+        ]
         axes.set_yticks(range(len(names)), names)
+        for place, (_, name) in enumerate(self.lines) if above else ():
+            shown = shortened(name, frame.PLOT_WIDTH_PX)
+            axes.annotate(shown, (0, place), (0, 6), ("axes fraction", "data"), "offset points", va="bottom")
         axes.tick_params(axis="y", length=0)
         axes.set(xlabel=self.axis, ylim=(len(names) - 0.5, -0.5))
         axes.grid(visible=False, axis="y")

@@ -25,9 +25,17 @@ from analysis.judge.decide import (
     slower_framework,
 )
 from analysis.judge.score_causes import cause_of
-from analysis.judge.trust import Light, Tile, Trust, incomplete
+from analysis.judge.trust import Light, Tile, Trust, runs_to_come
 from analysis.numbers.check import NO, Check, PointPair
-from analysis.numbers.contrast import NOT_ENOUGH, PAIR, SUGGESTED, Equality, medians_disagree, pair_of
+from analysis.numbers.contrast import (
+    NOT_ENOUGH,
+    PAIR,
+    SUGGESTED,
+    TABLE_SAYS_NO,
+    Equality,
+    medians_disagree,
+    pair_of,
+)
 from analysis.read.options import is_knob
 from analysis.study import (
     COMPARED,
@@ -48,19 +56,31 @@ from unet_scaling.study.options import FEWEST_JUDGED_STEPS, Criteria
 COST_TITLE = "Time and cost"
 # A score so many margins below the median of its point is named.
 FALLEN_MARGINS = 10
+# Of a headline: as many as a reader takes in before the tiles.
+MOST_WORDS = 25
+NOT_FINISHED = "Not finished"
 # Where 1 worker scores no more than a constant prediction.
 LEARN_FIRST = "let 1 worker learn first: look at its masks and predictions, training.learning_rate and epochs"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the study says of the runs that have these options; `tiles`: speed, IoU, time and cost, trust."""
+    """What the study says of the runs that have these options; `tiles`: speed, IoU, time and cost, trust.
+
+    `headline` is a claim, with what warns of it if there is room; `remarks` say what else restricts it.
+    """
 
     options: str
     kind: Kind
     headline: str
+    remarks: tuple[str, ...]
     tiles: tuple[Tile, ...]
     next_steps: tuple[str, ...]
+
+    @property
+    def said(self) -> str:
+        """The headline and the remarks in one line."""
+        return "; ".join((self.headline, *self.remarks))
 
 
 def answers_of(
@@ -104,9 +124,13 @@ def _answer(advice: Recommendation, trust: Trust, cause: object, slower: str) ->
         "advice": advice, "points": advice.candidates, "study": study, "device": device_of(study.headers),
         "cause": cause, "slower": slower, "score_cause": cause_of(study.subject, advice.subject),
     }  # fmt: skip
-    line = _headline(advice, context)
-    # An unfair comparison names what speaks against it, and claims nothing.
-    line = line if advice.kind == "unfair" else trust.qualified(line, advice.options)
+    to_come = runs_to_come(study, advice.options)
+    claim, *remarks = _headline(advice, context | {"to_come": to_come})
+    # An unfair comparison names what speaks against it, and claims nothing; nor does a study that goes on.
+    if advice.kind != "unfair" and not claim.startswith(NOT_FINISHED):
+        warnings, _, further = trust.qualifiers("; ".join((claim, *remarks)), advice.options)
+        claim, rest = _with_warnings(claim, warnings, MOST_WORDS - len(study.kind.restricted.split()))
+        remarks = [*rest, *remarks, *further]
     subject = advice.subject
     best = advice.chosen[0] if advice.chosen else subject
     tiles = (
@@ -115,7 +139,17 @@ def _answer(advice: Recommendation, trust: Trust, cause: object, slower: str) ->
         _tile("cost", COST_TITLE, best, _cost_light(study.criteria, best), context),
         trust.tile(advice.options),
     )
-    return Answer(advice.options, advice.kind, line, tiles, tuple(_next_steps(advice, trust.checks, context)))
+    steps = _next_steps(advice, trust.checks, context, is_incomplete=to_come > 0)
+    return Answer(advice.options, advice.kind, claim, tuple(remarks), tiles, tuple(steps))
+
+
+def _with_warnings(claim: str, warnings: Sequence[str], most_words: int) -> tuple[str, list[str]]:
+    """Return the claim with as many warnings as make no more words, and those that are left as a remark."""
+    for number in range(len(warnings), 0, -1):
+        longer = f"{claim}; caution: {', '.join(warnings[:number])}"
+        if len(longer.split()) <= most_words:
+            return longer, [f"also {', '.join(warnings[number:])}"] if number < len(warnings) else []
+    return claim, [f"caution: {', '.join(warnings)}"] if warnings else []
 
 
 def _tile(name: str, title: str, point: Candidate, light: Light, context: dict[str, Any]) -> Tile:
@@ -165,7 +199,8 @@ def _cost_light(criteria: Criteria, best: Candidate) -> Light:
     return "good" if best.row["runs_to_target"] == best.row["repeats"] else "caution"
 
 
-def _headline(advice: Recommendation, context: dict[str, object]) -> str:
+def _headline(advice: Recommendation, context: dict[str, object]) -> list[str]:
+    """Return the claim, then what restricts it."""
     points = advice.candidates
     study = points.study
     equal = Equality.of_ratios(study)
@@ -182,7 +217,7 @@ def _headline(advice: Recommendation, context: dict[str, object]) -> str:
         if each.workers > best.workers and (each.standing == "undecided" or each.criterion in serious)
     )
     lost = [(series, workers) for series, workers, _ in points.lost if workers > (advice.workers or 0)]
-    parts = lines(
+    return lines(
         "headline",
         nothing_learned=_nothing_learned(advice, context),
         beside=[pair for pair in compared if pair not in slower or equal.holds(pair[1])],
@@ -191,11 +226,22 @@ def _headline(advice: Recommendation, context: dict[str, object]) -> str:
         passed_over=next(passed_over, None),
         asks_for_1=_asks_for(study.asked, "workers", 1),
         asks_for_more=study.asked is None or study.asked["workers"].max() > 1,
-        more=request_repeats(study.runs, study.startups, study.evaluations, repeats_for_intervals(points)),
+        NOT_FINISHED=NOT_FINISHED,
+        against=_against(advice.doubts),
         lost=[f"{count(workers, device)} with {series}" for series, workers in lost[:2]],
         **context,
     )
-    return "; ".join(parts)
+
+
+def _against(doubts: Sequence[str]) -> list[str]:
+    """Return what speaks against a comparison, one reason each: of the fairness table, each check."""
+    reasons = []
+    for doubt in doubts:
+        where = "on 1 worker " * doubt.startswith("on 1 worker ")
+        for fact in doubt.removeprefix(where).split("; "):
+            checks = fact.removeprefix(TABLE_SAYS_NO).split(", ") if fact.startswith(TABLE_SAYS_NO) else ()
+            reasons += [f'{where}"{check}" is not met' for check in checks] or [f"{where}{fact}"]
+    return list(dict.fromkeys(reasons))
 
 
 def _nothing_learned(advice: Recommendation, context: dict[str, object]) -> list[str]:
@@ -225,7 +271,9 @@ def _asks_for(asked: pd.DataFrame | None, column: str, value: object) -> bool:
     return asked is None or value in set(asked[column])
 
 
-def _next_steps(advice: Recommendation, checks: Sequence[Check], context: dict[str, object]) -> list[str]:
+def _next_steps(
+    advice: Recommendation, checks: Sequence[Check], context: dict[str, object], *, is_incomplete: bool
+) -> list[str]:
     points = advice.candidates
     study = points.study
     missing = repeats_for_intervals(points)
@@ -237,7 +285,7 @@ def _next_steps(advice: Recommendation, checks: Sequence[Check], context: dict[s
     steps = lines(
         "next",
         plan=next_commands(study, more),
-        is_incomplete=any(incomplete(study, advice.options)),
+        is_incomplete=is_incomplete,
         asks_for_1=_asks_for(study.asked, "workers", 1),
         asks_for_more=study.asked is not None and study.asked["workers"].max() > 1,
         unmet=[check.check for check in checks if check.mark == NO],
@@ -277,7 +325,7 @@ def script_answers(study: Study, points: pd.DataFrame) -> list[Answer]:
         unknown = (Tile(title, "", "", "unknown") for title in (study.score.heading, COST_TITLE))
         speed = Tile("Speed", value, detail, "unknown")
         trust = Tile("Trust", NOT_PROVEN_EQUAL, trusted, "caution")
-        answers.append(Answer(str(options), "script", headline, (speed, *unknown, trust), (step,)))
+        answers.append(Answer(str(options), "script", headline, (), (speed, *unknown, trust), (step,)))
     return answers
 
 

@@ -268,15 +268,22 @@ class Trust:
 
         `pair`: the sentence is about these points alone.
         """
+        warnings, unknown, remarks = self.qualifiers(claim, options, pair)
+        return "; ".join((claim, *[f"caution: {', '.join(warnings)}"] * bool(warnings), *unknown, *remarks))
+
+    def qualifiers(
+        self, claim: str, options: str, pair: PointPair | None = None
+    ) -> tuple[list[str], list[str], list[str]]:
+        """Return what a claim has to warn of, the worst first, what is not known, and remarks of checks."""
         own = self._checks_of(options, pair)
         reasons = self._reasons(own, options)
         worst_first = sorted(reasons, key=lambda reason: (-reason.weight, reason.minor))
         new = {each.short: each.light for each in worst_first if (each.about or each.short) not in claim}
         said = list(new.items())[:MOST_QUALIFIERS]
-        warnings = ", ".join(short for short, light in said if light != "good")
-        remarks = [short for short, light in said if light == "good"]
-        remarks += [check.remark for check in own if check.remark and check.remark not in claim]
-        return "; ".join((claim, *[f"caution: {warnings}"] * bool(warnings), *remarks))
+        warnings = [short for short, light in said if light != "good"]
+        unknown = [short for short, light in said if light == "good"]
+        remarks = [check.remark for check in own if check.remark and check.remark not in claim]
+        return warnings, unknown, remarks
 
     def _checks_of(self, options: str, pair: PointPair | None = None) -> list[Check]:
         """Return the checks that say something of these options; one that names no points says it of all."""
@@ -292,7 +299,9 @@ class Trust:
         quiet = [_unmet(check) for check in checks if check.check == QUIET and check.mark != YES]
         good = Reason("good", "machine quiet at these points", minor=True)
         yield max(quiet, key=lambda reason: reason.weight, default=good)
-        yield from incomplete(self.study, options)
+        if missing := runs_to_come(self.study, options):
+            told = count(missing, "run")
+            yield Reason("caution", f"{told} of the study did not complete", f"{told} incomplete")
         yield from _unfair(checks)
         steady = self.steadiness.loc[self.steadiness["run"].isin(runs["run"]), "steady"]
         yield _steady(steady, int(runs["epochs_used"].min()))
@@ -321,9 +330,14 @@ class TrustOfLogs(Trust):
         detail = "nothing says which code, machine and data these numbers are of"
         return replace(super().tile(options), detail=detail, light="unknown", reasons=(repeats.text,))
 
-    def qualified(self, claim: str, options: str, pair: PointPair | None = None) -> str:  # noqa: ARG002
-        """Return a sentence with what logs lack, unless it says so itself."""
-        return claim if NO_PROVENANCE in claim else f"{claim}; caution: {NO_PROVENANCE}"
+    def qualifiers(
+        self,
+        claim: str,
+        options: str,  # noqa: ARG002
+        pair: PointPair | None = None,  # noqa: ARG002
+    ) -> tuple[list[str], list[str], list[str]]:
+        """Return what logs lack, unless the claim says so itself."""
+        return [NO_PROVENANCE] * (NO_PROVENANCE not in claim), [], []
 
 
 def _unmet(check: Check) -> Reason:
@@ -334,14 +348,11 @@ def _unmet(check: Check) -> Reason:
     return Reason("bad" if check.withholds else "caution", text, short, about=about)
 
 
-def incomplete(study: Study, options: str) -> Iterator[Reason]:
-    """Yield that runs of the study are still to come: who looks before may see what would not last."""
+def runs_to_come(study: Study, options: str) -> int:
+    """Return how many runs of the study did not complete: who looks before may see what would not last."""
     settled = (*get_args(Exclusion), "diverged")
     left = study.left_out
-    missing = int((~left["state"].isin(settled) & left["options"].isin(["", options])).sum())
-    if missing:
-        runs = count(missing, "run")
-        yield Reason("caution", f"{runs} of the study did not complete", f"{runs} incomplete")
+    return int((~left["state"].isin(settled) & left["options"].isin(["", options])).sum())
 
 
 def _unfair(checks: Sequence[Check]) -> Iterator[Reason]:

@@ -21,7 +21,7 @@ import pandas as pd
 
 from analysis.judge.answer import COST_TITLE, LEARN_FIRST, Answer, next_commands
 from analysis.judge.decide import Kind
-from analysis.judge.trust import Light, Tile, incomplete
+from analysis.judge.trust import Light, Tile, runs_to_come
 from analysis.numbers.iou import (
     MarginAnswer,
     MarginTest,
@@ -414,8 +414,8 @@ def with_played(answers: Sequence[Answer], quality: PlayedQuality) -> list[Answe
     for answer in answers:
         kept = found.get(answer.options, [])
         kinds = f"{kinds_of(kept)} runs (played: trained as so many workers, on fewer)"
-        clause = f"; by {kinds} {quality.sentences[answer.options]}" if kept else ""
-        joined.append(replace(answer, headline=answer.headline + clause))
+        of_played = (f"by {kinds} {quality.sentences[answer.options]}",) if kept else ()
+        joined.append(replace(answer, remarks=(*of_played, *answer.remarks)))
     known = {answer.options for answer in answers}
     return [*joined, *(_answer(quality, kept) for options, kept in found.items() if options not in known)]
 
@@ -435,13 +435,14 @@ def _answer(quality: PlayedQuality, kept: Sequence[KeptIou]) -> Answer:
         _tile(COST_TITLE, said(said="cost"), "none" if has_time else "unknown"),
         _trust_tile(kept),
     )
-    line = f"{capitalised(quality.sentences[first.options])}; {kinds_of(kept)}, so without speed"
+    line = capitalised(quality.sentences[first.options])
+    remarks = (f"{kinds_of(kept)}, so without speed",)
     kind: Kind = "played" if first.is_decided else "undecided"
     more = max(1, RECOMMENDED_REPEATS - first.baseline_seeds)
-    is_incomplete = any(incomplete(study, first.options))
+    is_incomplete = runs_to_come(study, first.options) > 0
     plan = next_commands(study, more)
     steps = said(said="next", plan=plan, is_incomplete=is_incomplete, LEARN_FIRST=LEARN_FIRST)
-    return Answer(first.options, kind, line, tiles, tuple(steps))
+    return Answer(first.options, kind, line, remarks, tiles, tuple(steps))
 
 
 def _tile(title: str, said: Sequence[str], light: Light) -> Tile:

@@ -318,7 +318,8 @@ def _answers(report: Report) -> Iterator[str]:
 
 
 def answer_lines(report: Report, answer: Answer) -> Iterator[str]:
-    """Yield what stands below a headline: which framework is faster, the tiles, and what to do next."""
+    """Yield what stands below a headline: what restricts it, which framework is faster, tiles, what to do."""
+    yield from map(sentence, answer.remarks)
     if comparison := which_framework(report, answer):
         native, horovod = (report.study.short_names[name] for name in COMPARED)
         yield f"{native} or {horovod}? {comparison}"

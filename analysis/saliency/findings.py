@@ -115,7 +115,7 @@ def maps_answer(found: SaliencyFindings) -> Answer:
         else Tile("Trust", made, "no warning", "unknown"),
     )
     train = "to compare speed and IoU, set training.epochs to 2 or more in a study of its own"
-    return Answer("", "maps", f"saliency maps only: {shown}", tiles, (train,))
+    return Answer("", "maps", f"saliency maps only: {shown}", (), tiles, (train,))
 
 
 def _run_table(
