@@ -1,6 +1,7 @@
 """Read the cluster file: where a study runs, and the geometry of a job for each worker count."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -172,6 +173,36 @@ class Geometry:
     workers: int
     nodes: int
     workers_per_node: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What jobs take of a cluster; gpu_hours are 0 where it has no GPUs."""
+
+    node_hours: float
+    gpu_hours: float
+
+    def __str__(self) -> str:
+        gpus = f", {_hours(self.gpu_hours)} GPU-hours" if self.gpu_hours else ""
+        return f"{_hours(self.node_hours)} node-hours{gpus}"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.1f}" if hours >= 1 else f"{hours:.2g}"
+
+
+def cost_of(cluster: Cluster, jobs: Iterable[tuple[Geometry, float]]) -> Cost:
+    """Return what jobs take, each given by its geometry and its seconds.
+
+    A job that has its nodes to itself holds all of their GPUs.
+    """
+    is_whole = "--exclusive" in cluster.options
+    node_seconds = gpu_seconds = 0.0
+    for shape, seconds in jobs:
+        gpus = cluster.gpus_per_node if is_whole else shape.workers_per_node
+        node_seconds += shape.nodes * seconds
+        gpu_seconds += shape.nodes * gpus * seconds if cluster.gres else 0.0
+    return Cost(node_seconds / 3600, gpu_seconds / 3600)
 
 
 def read_cluster(path: Path) -> Cluster:

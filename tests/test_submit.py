@@ -118,7 +118,9 @@ def test_each_run_is_submitted_once_again_after_a_lost_node_and_never_once_compl
 
 
 def test_runs_beyond_the_budget_are_not_submitted(submitter: Submitter, site: Site) -> None:
-    with pytest.raises(UserError, match=r"--budget 0\.9: .* may take 1 node-hours; nothing was submitted"):
+    with pytest.raises(
+        UserError, match=r"--budget 0\.9 node-hours: .* 1\.0 node-hours, 1\.7 GPU-hours; nothing"
+    ):
         replace(submitter, budget_node_hours=0.9).submit()
     assert not site.jobs
     assert replace(submitter, budget_node_hours=1.0).submit() == 4

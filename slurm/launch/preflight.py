@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from slurm.cluster import Cluster, plan_geometry
+from slurm.cluster import Cluster, Cost, cost_of, plan_geometry
 from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.base.texts import HIDE, called, count, duration
 from unet_scaling.data.folder import read_manifest
@@ -152,10 +152,10 @@ def has_package(name: str) -> bool:
 
 
 def describe_limit(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> str:
-    """Return as text the most node-hours that these runs can use: their time limit on all their nodes."""
-    hours = limit_node_hours(cluster, configs, one_allocation)
-    kind = "1 job for all runs" if one_allocation else f"{len(configs)} jobs"
-    return f"{kind}, at most {hours:.1f} node-hours (limit {duration(cluster.limit_seconds)} each)"
+    """Return as text the most that these runs can take: their time limit on all their nodes."""
+    cost = limit_cost(cluster, configs, one_allocation)
+    kind = "1 job for all runs" if one_allocation else count(len(configs), "job")
+    return f"{kind}, at most {cost} (limit {duration(cluster.limit_seconds)} each)"
 
 
 def describe_interval(study: StudyConfig) -> str:
@@ -179,8 +179,8 @@ def describe_interval(study: StudyConfig) -> str:
     )
 
 
-def limit_node_hours(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> float:
-    """Return the node-hours of jobs that all run up to their limit."""
-    nodes = [plan_geometry(cluster, config.workers).nodes for config in configs]
-    total = max(nodes, default=0) if one_allocation else sum(nodes)
-    return total * cluster.limit_seconds / 3600
+def limit_cost(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> Cost:
+    """Return what jobs take that all run up to their limit."""
+    workers = [config.workers for config in configs]
+    jobs = [max(workers)] if one_allocation and workers else workers
+    return cost_of(cluster, ((plan_geometry(cluster, each), cluster.limit_seconds) for each in jobs))
