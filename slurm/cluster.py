@@ -114,6 +114,17 @@ class Cluster(StrictModel):
         "whole path; default: none",
         examples=["environment/load.sh"],
     )
+    container: Word | None = Field(
+        None,
+        description="image in which workers run, with its own python3, torch and Horovod; below the "
+        "project's folder, or a whole path; default: none",
+        examples=["/project/images/torch.sif"],
+    )
+    container_command: list[Word] = Field(
+        [],
+        description="what starts a program in it; default: apptainer exec, on GPUs with --nv",
+        examples=[["singularity", "exec", "--nv"]],
+    )
     max_queued: PositiveInt = Field(1000, description="jobs of a study in the queue at once")
     cluster_name: Option | None = Field(
         None, description="the cluster to name in every call, where a site has several", examples=["cm4"]
@@ -230,6 +241,17 @@ def find_prologue(cluster: Cluster) -> str | None:
     if not path.is_file():
         cure = "name a shell file, in which commands such as `module load gcc` stand"
         raise UserError(f"prologue = {cluster.prologue!r}: {path} does not exist; {cure}")
+    return str(path)
+
+
+def find_container(cluster: Cluster) -> str | None:
+    """Return the container's image as an absolute path; raises UserError where there is none."""
+    if cluster.container is None:
+        return None
+    path = PROJECT / cluster.container
+    if not path.exists():
+        cure = "name an image (*.sif) or sandbox folder that this host and the nodes read"
+        raise UserError(f"container = {cluster.container!r}: {path} does not exist; {cure}")
     return str(path)
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from slurm import states
 from slurm.after_run import is_to_be_repeated, may_be_tried_again, set_disturbed_aside
-from slurm.cluster import Cluster, find_prologue, plan_geometry
+from slurm.cluster import Cluster, find_container, find_prologue, plan_geometry
 from slurm.launch.added_repeats import add_next_repeat, add_repeats, note_changed_request
 from slurm.launch.estimate import KnownSeconds, describe_estimate
 from slurm.launch.preflight import (
@@ -249,7 +249,8 @@ class Submitter:
         if self.cluster.doctor:
             self.console.print("before the first job, one of half a minute tries the launch (doctor = true)")
         try:
-            check_inputs(configs)
+            find_container(self.cluster)
+            check_inputs(configs, in_container=self.cluster.container is not None)
             for line in find_iou_warnings(configs):
                 self.console.print(line)
         except UserError as error:  # the submission would be refused
@@ -422,7 +423,8 @@ class Submitter:
         for config in configs:
             plan_geometry(self.cluster, config.workers)
         find_prologue(self.cluster)
-        check_inputs(configs)
+        find_container(self.cluster)
+        check_inputs(configs, in_container=self.cluster.container is not None)
 
     def _require_affordable(self, configs: Sequence[RunConfig], known: KnownSeconds) -> None:
         """Print what these runs may cost; raise UserError where that is more than the budget."""

@@ -14,6 +14,7 @@ from slurm.cluster import read_cluster
 from slurm.virtual.hosts import burst_bytes
 from tests.cluster import Done, VirtualCluster, assert_ok, bring_up
 from tests.studies import make_images
+from tests.test_render import make_container
 from unet_scaling.format.record import read_record
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.study_file import read_study
@@ -48,6 +49,32 @@ def command(cluster: VirtualCluster, *words: str) -> Done:
     return subprocess.run(
         program, env=environment, capture_output=True, text=True, timeout=COMMAND_SECONDS, cwd=PROJECT
     )
+
+
+def test_workers_of_a_container_train_and_are_resumed_by_slurm_outside(
+    hosts: VirtualCluster, tmp_path: Path
+) -> None:
+    """Stand-ins for Apptainer and for the Python of its image; launcher, PMI and what is trained are real."""
+    image = make_container(tmp_path, f'#!/bin/bash\nexec {sys.executable} "$@"\n')
+    (tmp_path / "load.sh").write_text(f'export PATH="{tmp_path}/bin:$PATH"\n')
+    site = tmp_path / "site.toml"
+    keys = f'container = "{image}"\nprologue = "{tmp_path}/load.sh"\nping_pong = true\n'
+    site.write_text(keys + SITE.format(arguments=PMI))
+    data = make_images(tmp_path / "data", 24)
+    study = tmp_path / "tiny.toml"
+    made = command(hosts, "new", "tiny", "--data", str(data), "--into", str(tmp_path))
+    assert made.returncode == 0, made.stderr
+    values = ("workers=[2]", "repeats=1", "training.epochs=2", "model.width=1", "model.depth=3")
+    sizes = [word for value in values for word in ("--set", value)]
+    places = ("--cluster", str(site), "--logs", str(tmp_path / "logs"))
+    done = command(hosts, "submit", str(study), *places, *sizes, "--wait")
+    assert done.returncode == 0, done.stdout + done.stderr
+    folders = sorted((tmp_path / "logs" / "tiny").glob("*-w02-r1"))
+    records = [read_record(folder / "run.jsonl") for folder in folders]
+    assert [record.complete for record in records] == [True, True]
+    assert all((folder / "ping_pong.json").exists() for folder in folders)
+    # Of each run: two workers, and two processes of the ping-pong.
+    assert (tmp_path / "bin" / "called").read_text().splitlines().count("exec") == 8
 
 
 def limit_node3(cluster: VirtualCluster, rate: str, burst: int) -> None:

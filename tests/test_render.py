@@ -17,9 +17,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slurm.cluster import Cluster, limit_seconds, plan_geometry, read_cluster
+from slurm.cluster import Cluster, find_container, limit_seconds, plan_geometry, read_cluster
 from slurm.render import render_allocation_script, render_job_script
 from slurm.scheduler.sbatch_options import OWN_OPTIONS
+from tests.peer_slurm import make_submitter
+from tests.records import make_study
 from tests.studies import make_point
 from unet_scaling.base.errors import UserError
 from unet_scaling.study.config import FRAMEWORKS, PROJECT
@@ -337,6 +339,77 @@ def test_an_address_of_the_first_host_reaches_workers_and_is_checked_before_they
     )
     assert said in done.stdout + done.stderr
     assert ("srun" in done.stdout) == ("error" not in said)
+
+
+# In the place of Apptainer, which cannot be installed here: programs are looked for in the image, a folder,
+# and, as by a program in Go, no signal is ignored.
+APPTAINER = """#!/bin/bash
+printf '%s\\n' "$@" >>"$(dirname "$0")/called"
+while [[ $1 == exec || $1 == --* ]]; do shift; done
+export PATH=$1/bin:/usr/bin:/bin
+exec env --default-signal=USR2 "${@:2}"
+"""
+# In the place of the Python of the image.
+PYTHON3 = """#!/bin/bash
+echo "in the container: USR2 $(env --list-signal-handling true 2>&1); $PYTHONPATH; $*"
+"""
+
+
+def make_container(folder: Path, python: str = PYTHON3) -> Path:
+    """Write a stand-in for Apptainer into bin/, and an image beside it; return the image."""
+    image = folder / "an image.sif"
+    for path, text in ((folder / "bin" / "apptainer", APPTAINER), (image / "bin" / "python3", python)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    return image
+
+
+@pytest.mark.parametrize("gres", ["gpu", ""])
+@pytest.mark.parametrize("site", SITES)
+def test_workers_start_within_the_container_and_the_rest_of_the_job_outside(
+    site: str, gres: str, tmp_path: Path
+) -> None:
+    image = make_container(tmp_path)
+    cluster = SITES[site].model_copy(update={"gres": gres, "container": str(image), "ping_pong": True})
+    folder = tmp_path / "my logs" / "study" / "run"
+    text = script(cluster, "horovod", folder=str(folder)).replace("timeout --kill-after=30 300 ", "")
+    drop = "while [[ $1 == -* || $1 =~ ^[0-9]+$ ]]; do shift; done"
+    stand_ins = f'srun() {{ {drop}; "$@"; }}\nexec() {{ echo "outside: $*"; }}\ncd() {{ :; }}\n'
+    environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "MPIEXEC": "srun"}
+    done = subprocess.run(
+        ["bash", "-c", stand_ins + text], env=environment, capture_output=True, text=True, timeout=20
+    )
+    ping_pong, train, after = done.stdout.splitlines()
+    assert ping_pong.endswith(f"; /project; -m unet_scaling.measure.ping_pong {folder}/ping_pong.json")
+    ignored = "in the container: USR2 USR2       (12): IGNORE"
+    assert train == f"{ignored}; /project; /project/horovod/train.py {folder}"
+    assert after.startswith(f"outside: /project/.venv/bin/python -m slurm.after_run {folder}")
+    called = (tmp_path / "bin" / "called").read_text().splitlines()
+    assert called.count("--nv") == (2 if gres else 0)
+    last = called[called.index("exec", 1) :]
+    assert [word for word in last if word.startswith("--bind")] == [
+        "--bind=/project", f"--bind={folder.parent}", "--bind=/data",
+    ]  # fmt: skip
+
+
+def test_what_starts_a_container_can_be_named_and_what_it_cannot_bind_is_refused(tmp_path: Path) -> None:
+    cluster = SRUN.model_copy(
+        update={"container": "torch.sif", "container_command": ["$RUNTIME", "exec", "--rocm"]}
+    )
+    assert " $RUNTIME exec --rocm --bind=/project --bind=/data /project/torch.sif env " in script(
+        cluster, "horovod"
+    )
+    assert script(cluster, "horovod", workers=1).count("--rocm") == both(cluster).count("--rocm") / 4
+    with pytest.raises(UserError, match=r"container: /logs/a:b holds ':' or ','"):
+        script(cluster, "horovod", folder="/logs/a:b/run")
+    with pytest.raises(
+        UserError, match=r"container = 'torch\.sif': .*/torch\.sif does not exist; name an image"
+    ):
+        find_container(cluster)
+    missing = make_submitter(tmp_path, make_study("sweep"), cluster=cluster)
+    with pytest.raises(UserError, match=r"torch\.sif does not exist"):
+        missing.submit()
 
 
 def test_an_allocation_begins_no_run_after_the_second_at_which_runs_stop(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slurm.cluster import find_prologue, read_cluster
+from slurm.cluster import find_container, find_prologue, read_cluster
 from slurm.commands.options import add_study
 from slurm.launch import preflight
 from slurm.launch.estimate import describe_lost_speed
@@ -64,7 +64,8 @@ def check_study(arguments: argparse.Namespace) -> bool:
     preflight.require_throughput(study)
     configs = study.configs()
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
-    preflight.check_inputs(configs)
+    in_container = cluster is not None and cluster.container is not None
+    preflight.check_inputs(configs, in_container)
     preflight.require_images(configs)
     workers = ", ".join(map(str, study.workers))
     inputs = "images unchanged"
@@ -90,11 +91,13 @@ def check_study(arguments: argparse.Namespace) -> bool:
             raise UserError(f"{problem}; for a cluster, name its file by --cluster") from None
     if cluster:
         find_prologue(cluster)
+        find_container(cluster)
         print(
             f"{arguments.cluster}: {preflight.describe_limit(cluster, configs, one_allocation=False)}",
             flush=True,
         )
-    return cluster is not None and bool(cluster.gres) and "horovod" in study.frameworks
+    has_gpus = cluster is not None and bool(cluster.gres) and not in_container
+    return has_gpus and "horovod" in study.frameworks
 
 
 def verify_in_processes(config: RunConfig) -> tuple[int, int]:

@@ -24,19 +24,15 @@ SALIENCY_PACKAGE = "xaitk-saliency"
 USUAL_NOISE = 0.02
 
 
-def check_inputs(configs: Sequence[RunConfig]) -> None:
+def check_inputs(configs: Sequence[RunConfig], in_container: bool = False) -> None:
     """Raise UserError where runs cannot start.
 
     That is where a framework or the right torch is not installed, where images were never checked (65), or
-    where emulated workers have no profile of the study's batch and image size.
+    where emulated workers have no profile of the study's batch and image size. What is installed in a
+    container only its workers see.
     """
-    for framework in sorted({config.framework for config in configs}):
-        option = f" --with {framework}" if framework in WRAPPERS else ""
-        _require_installed(framework, FRAMEWORK_ROWS[framework].package, option)
-    if has_package("torch"):
-        require_torch(metadata.version("torch"))
-    if any(config.is_explained for config in configs):
-        _require_installed("saliency.method", SALIENCY_PACKAGE, " --with xaitk")
+    if not in_container:
+        _check_installed(configs)
     for folder, manifest in _configs_by_images(configs):
         # With a manifest elsewhere, the folder itself may be there on the compute nodes only.
         if not manifest.is_file() and not Path(folder).is_dir():
@@ -47,6 +43,16 @@ def check_inputs(configs: Sequence[RunConfig]) -> None:
     for config in configs:
         if config.is_emulated:
             profile_of(config)
+
+
+def _check_installed(configs: Sequence[RunConfig]) -> None:
+    for framework in sorted({config.framework for config in configs}):
+        option = f" --with {framework}" if framework in WRAPPERS else ""
+        _require_installed(framework, FRAMEWORK_ROWS[framework].package, option)
+    if has_package("torch"):
+        require_torch(metadata.version("torch"))
+    if any(config.is_explained for config in configs):
+        _require_installed("saliency.method", SALIENCY_PACKAGE, " --with xaitk")
 
 
 def require_images(configs: Sequence[RunConfig]) -> None:
