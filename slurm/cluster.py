@@ -25,7 +25,9 @@ from unet_scaling.study.config import PROJECT
 
 # What may stand in an option of a job script: a newline there would end the comment and run as shell.
 OPTION_PATTERN = r"^[A-Za-z0-9._,:+/=@%\[\]-]+$"
-SCHEDULER_OPTION_PATTERN = r"^[A-Za-z0-9._,:+/=@%\[\]&|()*-]+$"
+# A word behind a blank that begins with - would be an option of its own.
+_LETTERS = r"A-Za-z0-9._,:+/=@%\[\]&|()*"
+SCHEDULER_OPTION_PATTERN = rf"^[{_LETTERS}-]+( +[{_LETTERS}][{_LETTERS}-]*)*$"
 TIME_LIMIT_PATTERN = r"^(\d+-)?\d+(:\d+){0,2}$"
 Option = Annotated[
     str,
@@ -47,7 +49,7 @@ def _check_option(option: str, info: ValidationInfo) -> str:
 SchedulerOption = Annotated[
     str,
     Field(pattern=SCHEDULER_OPTION_PATTERN),
-    Allowed("one option with its value, of letters, digits and . _ , : + / = @ % [ ] & | ( ) * -"),
+    Allowed("one option with its value, of letters, digits, blanks and . _ , : + / = @ % [ ] & | ( ) * -"),
     BeforeValidator(lambda value: as_one_word(value) if isinstance(value, str) else value),
     AfterValidator(_check_option),
 ]

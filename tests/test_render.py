@@ -125,7 +125,7 @@ def test_a_cluster_file_cannot_leave_its_line(key: str, value: str, tmp_path: Pa
     if key == "gres" and value == "":
         assert not read_cluster(path).gres
         return
-    if key == "options" and value in ("", "a|b", "a&b"):  # to sbatch a constraint, to bash a comment
+    if key == "options" and value in ("", "a b", "a|b", "a&b"):  # to sbatch a value, to bash a comment
         return
     with pytest.raises(UserError, match=rf"site\.toml: {key}"):
         read_cluster(path)
@@ -205,6 +205,8 @@ def test_refuses_what_hides_gpus_from_a_worker(
 NO_OPTIONS = [
     "-HJx", "-HW", "-vn3",
     "exclusive", "3", "-", "--", "--=3", "-3", "-N 1 -n 4", "--constraint=a #b", "--comment=a;b",
+    "--comment=my --wrap=x", "--comment=my -n 4", "--mem=0 --exclusive", "--comment=my `x`",
+    "--comment=a\\ b", "--comment=a 'b'",
     '--constraint="a', "--x=$(y)",
 ]  # fmt: skip
 TAKE_THE_NEXT = ["--comment", "--mem", "-C", "-HC", "--const", "--gres-flags", "-w", "--qos"]
@@ -438,14 +440,25 @@ def test_an_allocation_begins_no_run_after_the_second_at_which_runs_stop(tmp_pat
         ("-C a100|h100", "-Ca100|h100"),
         ("--constraint=[rack1*2&rack2*4]", "--constraint=[rack1*2&rack2*4]"),
         ("#SBATCH --exclusive", "--exclusive"),
+        ("--comment=my project", '"--comment=my project"'),
+        ("#SBATCH --comment='my project, part 2'", '"--comment=my project, part 2"'),
+        ("-C gpu & hbm80g", '"-Cgpu & hbm80g"'),
     ],
 )
 def test_options_are_taken_as_they_are_copied_and_sbatch_reads_them(
     copied: str, word: str, tmp_path: Path
 ) -> None:
     cluster = read_with_options(tmp_path, copied)
-    assert cluster.options == [word]
+    assert cluster.options == [word.strip('"')]
     assert f"\n#SBATCH {word}\n" in script(cluster, "horovod")
+
+
+@pytest.mark.skipif(shutil.which("sbatch") is None, reason="there is no sbatch here")
+def test_the_real_sbatch_reads_a_value_with_blanks_whole(tmp_path: Path) -> None:
+    cluster = read_with_options(tmp_path, "--comment=my project", "--constraint=a & b")
+    read = read_by_sbatch(tmp_path, script(cluster, "horovod"))
+    assert read["comment"] == "my project"
+    assert (read["constraint"], read["job-name"]) == ("a & b", "horovod.1")
 
 
 @pytest.mark.parametrize(
