@@ -38,6 +38,7 @@ from slurm.submissions import (
     Submission,
     SubmissionStatus,
     claim,
+    label_run,
     name_this_process,
     new_token,
     read_submission,
@@ -512,7 +513,7 @@ class Submitter:
         )
 
     def _job(self, run: states.RunStatus) -> BatchJob:
-        token = new_token(run.name, run.folder)
+        token = new_token(label_run(run.folder), run.folder)
         script = self._render_job_script(run.run.config, token)
         return BatchJob(run.name, run.folder, script, token, [run], self.cluster, force=self.force)
 
