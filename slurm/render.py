@@ -129,7 +129,9 @@ def _in_container(cluster: Cluster, paths: Iterable[Path], words: Sequence[str])
         if not any(path.is_relative_to(other) for other in seen):
             seen.append(path)
     image = str(_plain(PROJECT / cluster.container))
-    inside = [*(f"--bind={path}" for path in seen), image, "env", f"PYTHONPATH={PROJECT}", *words]
+    binds = [f"--bind={path}" for path in seen]
+    # The container sees ~/.local of its user, whose packages are not those of the image.
+    inside = [*binds, image, "env", f"PYTHONPATH={PROJECT}", "PYTHONNOUSERSITE=1", *words]
     return " ".join([*map(_word, command), shlex.join(inside)])
 
 

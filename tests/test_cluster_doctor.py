@@ -66,14 +66,14 @@ def test_workers_of_a_container_train_on_what_the_prologue_copied_to_scratch(
     lines = [f'export PATH="{tmp_path}/bin:$PATH" WORK="{tmp_path}"', copying]
     (tmp_path / "load.sh").write_text("\n".join(lines) + "\n")
     site = tmp_path / "site.toml"
-    keys = f'container = "{image}"\nprologue = "{tmp_path}/load.sh"\nping_pong = true\n'
+    keys = f'container = "{image}"\nprologue = "{tmp_path}/load.sh"\nping_pong = true\ndoctor = true\n'
     site.write_text(keys + SITE.format(arguments=PMI))
     data = make_images(tmp_path / "images", 24)
     study = tmp_path / "tiny.toml"
     made = command(hosts, "new", "tiny", "--data", str(data), "--into", str(tmp_path))
     assert made.returncode == 0, made.stderr
-    places = (f"data.folder={tmp_path}/scratch", f"data.manifest={data}/manifest.json", "data.loading=decode")
-    values = (*places, "workers=[2]", "repeats=1", "training.epochs=2", "model.width=1", "model.depth=3")
+    images = (f"data.folder={tmp_path}/scratch", f"data.manifest={data}/manifest.json", "data.loading=decode")
+    values = (*images, "workers=[2]", "repeats=1", "training.epochs=2", "model.width=1", "model.depth=3")
     sizes = [word for value in values for word in ("--set", value)]
     places = ("--cluster", str(site), "--logs", str(tmp_path / "logs"))
     done = command(hosts, "submit", str(study), *places, *sizes, "--wait")
@@ -84,8 +84,8 @@ def test_workers_of_a_container_train_on_what_the_prologue_copied_to_scratch(
     assert all((folder / "ping_pong.json").exists() for folder in folders)
     shown = re.findall(r'squeue [^`]*"', GPU_SITE.read_text())[0]
     assert "NAME" in hosts.run(*shlex.split(shown))
-    # Of each run: two workers, and two processes of the ping-pong.
-    assert (tmp_path / "bin" / "called").read_text().splitlines().count("exec") == 8
+    # Of each run: two workers, and two processes of the ping-pong; and the doctor's two workers.
+    assert (tmp_path / "bin" / "called").read_text().splitlines().count("exec") == 10
 
 
 def limit_node3(cluster: VirtualCluster, rate: str, burst: int) -> None:

@@ -16,8 +16,10 @@ from unittest.mock import patch
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from slurm.cluster import Cluster, find_container, limit_seconds, plan_geometry, read_cluster
+from slurm.one_job import run_as_job
 from slurm.render import render_allocation_script, render_job_script
 from slurm.scheduler.sbatch_options import OWN_OPTIONS
 from tests.peer_slurm import make_submitter
@@ -296,6 +298,14 @@ def test_the_shipped_cluster_files_are_valid(path: Path) -> None:
     assert script(cluster, "horovod", workers=1)
 
 
+@pytest.mark.skipif(shutil.which("sbatch") is None, reason="there is no sbatch here")
+def test_the_real_sbatch_reads_what_the_example_for_gpu_sites_asks_for(tmp_path: Path) -> None:
+    cluster = read_cluster(PROJECT / "slurm" / "clusters" / "gpu_site.toml")
+    read = read_by_sbatch(tmp_path, script(cluster, "horovod", workers=8))
+    assert (read["comment"], read["nodes"], read["gres"]) == ("DDP and Horovod", "2", "gres:gpu:a100:4")
+    assert {"exclusive", "mem"} <= read.keys()
+
+
 @pytest.mark.parametrize("site", SITES)
 def test_a_job_forgets_the_launch_of_the_shell_that_submitted_it(site: str) -> None:
     """All that a launcher says to a process, whatever the shell held; what tunes an MPI or is kept stays."""
@@ -353,7 +363,7 @@ exec env --default-signal=USR2 "${@:2}"
 """
 # In the place of the Python of the image.
 PYTHON3 = """#!/bin/bash
-echo "in the container: USR2 $(env --list-signal-handling true 2>&1); $PYTHONPATH; $*"
+echo "in the container: USR2 $(env --list-signal-handling true 2>&1); $PYTHONPATH$PYTHONNOUSERSITE; $*"
 """
 
 
@@ -383,9 +393,9 @@ def test_workers_start_within_the_container_and_the_rest_of_the_job_outside(
         ["bash", "-c", stand_ins + text], env=environment, capture_output=True, text=True, timeout=20
     )
     ping_pong, train, after = done.stdout.splitlines()
-    assert ping_pong.endswith(f"; /project; -m unet_scaling.measure.ping_pong {folder}/ping_pong.json")
+    assert ping_pong.endswith(f"; /project1; -m unet_scaling.measure.ping_pong {folder}/ping_pong.json")
     ignored = "in the container: USR2 USR2       (12): IGNORE"
-    assert train == f"{ignored}; /project; /project/horovod/train.py {folder}"
+    assert train == f"{ignored}; /project1; /project/horovod/train.py {folder}"
     assert after.startswith(f"outside: /project/.venv/bin/python -m slurm.after_run {folder}")
     called = (tmp_path / "bin" / "called").read_text().splitlines()
     assert called.count("--nv") == (2 if gres else 0)
@@ -409,6 +419,8 @@ def test_what_starts_a_container_can_be_named_and_what_it_cannot_bind_is_refused
         UserError, match=r"container = 'torch\.sif': .*/torch\.sif does not exist; name an image"
     ):
         find_container(cluster)
+    with pytest.raises(UserError, match=r"torch\.sif does not exist"):
+        run_as_job(cluster, 1, ["-m", "unet_scaling.doctor"], "doctor", tmp_path, Console(quiet=True))
     missing = make_submitter(tmp_path, make_study("sweep"), cluster=cluster)
     with pytest.raises(UserError, match=r"torch\.sif does not exist"):
         missing.submit()
