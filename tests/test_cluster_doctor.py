@@ -82,6 +82,10 @@ def test_workers_of_a_container_train_on_what_the_prologue_copied_to_scratch(
     records = [read_record(folder / "run.jsonl") for folder in folders]
     assert [record.complete for record in records] == [True, True]
     assert all((folder / "ping_pong.json").exists() for folder in folders)
+    again = command(hosts, "submit", str(study), *places, *sizes, "--dry-run", "--force", folders[0].name)
+    # These GPUs are only names: a run on cores of a job that was given GPUs tells what the next one takes.
+    told = r"\n1 run: about \d+ s, 0\.\d+ node-hours, 0\.\d+ GPU-hours by"
+    assert re.search(told, again.stdout), again.stdout
     shown = re.findall(r'squeue [^`]*"', GPU_SITE.read_text())[0]
     assert "NAME" in hosts.run(*shlex.split(shown))
     # Of each run: two workers, and two processes of the ping-pong; and the doctor's two workers.

@@ -80,7 +80,7 @@ def test_keys_and_commands_of_the_page_for_gpu_sites_are_taken() -> None:
         importlib.import_module(f"slurm.commands.{name}").command_line().parse_args(options)
 
 
-def test_a_dry_run_for_a_gpu_site_with_a_container_needs_no_torch_here(tmp_path: Path) -> None:
+def test_check_and_a_dry_run_for_a_gpu_site_with_a_container_need_no_torch_here(tmp_path: Path) -> None:
     for name in ("torch", "horovod", "mpi4py"):
         (tmp_path / f"{name}.py").write_text("raise ImportError")
     site = tmp_path / "site.toml"
@@ -92,14 +92,21 @@ def test_a_dry_run_for_a_gpu_site_with_a_container_needs_no_torch_here(tmp_path:
     study = tiny_study(tmp_path, tmp_path / "images")
     (line,) = [command for command in commands(GPU_SITE) if command.endswith("--dry-run")]
     options = line.replace("MY_STUDY.toml", str(study)).replace("slurm/clusters/gpu_site.toml", str(site))
-    done = subprocess.run(
-        [sys.executable, "-m", "unet_scaling", *shlex.split(options)[1:], "--logs", tmp_path],
-        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{PROJECT}"},
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
+    checked, done = (
+        subprocess.run(
+            [sys.executable, "-m", "unet_scaling", *words],
+            env=os.environ | {"PYTHONPATH": f"{tmp_path}:{PROJECT}"},
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+        )
+        for words in (
+            ["check", str(study), "--cluster", str(site)],
+            [*shlex.split(options)[1:], "--logs", str(tmp_path)],
+        )
     )
-    assert done.returncode == 0, done.stderr
+    assert (checked.returncode, done.returncode) == (0, 0), checked.stderr + done.stderr
+    assert f"doctor --cluster {site} tries it" in checked.stdout
     binds = f"--bind={PROJECT} --bind={tmp_path}/tiny --bind={tmp_path}/images"
     assert f" apptainer exec --nv {binds} {image} env " in done.stdout
     assert '#SBATCH "--comment=DDP and Horovod"' in done.stdout

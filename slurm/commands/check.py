@@ -37,7 +37,7 @@ examples
 def main() -> int:
     arguments = command_line().parse_args()
     on_gpus = check_study(arguments) if arguments.study else False
-    if arguments.study and arguments.only_files:
+    if on_gpus is None or (arguments.study and arguments.only_files):
         return EXIT_OK
     # This program prints what is installed, and tries the frameworks.
     program = [sys.executable, str(PROGRAMS_FOLDER / "environment" / "check.py")]
@@ -58,8 +58,11 @@ def command_line() -> CommandLine:
     return parser
 
 
-def check_study(arguments: argparse.Namespace) -> bool:
-    """Raise UserError where its runs cannot start, else print its size; return whether Horovod gets GPUs."""
+def check_study(arguments: argparse.Namespace) -> bool | None:
+    """Raise UserError where its runs cannot start, else print its size; return whether Horovod gets GPUs.
+
+    None where workers run in a container, whose packages cannot be tried from here.
+    """
     study = read_study(arguments.study, dict(arguments.set))
     preflight.require_throughput(study)
     configs = study.configs()
@@ -96,8 +99,10 @@ def check_study(arguments: argparse.Namespace) -> bool:
             f"{arguments.cluster}: {preflight.describe_limit(cluster, configs, one_allocation=False)}",
             flush=True,
         )
-    has_gpus = cluster is not None and bool(cluster.gres) and not in_container
-    return has_gpus and "horovod" in study.frameworks
+    if in_container:
+        print(f"what is in the container: {called('doctor', '--cluster', arguments.cluster)} tries it")
+        return None
+    return cluster is not None and bool(cluster.gres) and "horovod" in study.frameworks
 
 
 def verify_in_processes(config: RunConfig) -> tuple[int, int]:
