@@ -32,7 +32,7 @@ TIME_LIMIT_PATTERN = r"^(\d+-)?\d+(:\d+){0,2}$"
 Option = Annotated[
     str,
     Field(pattern=OPTION_PATTERN),
-    Allowed("a text of letters, digits and . _ , : + / = @ % [ ] - without spaces"),
+    Allowed("a text of letters, digits and ._,:+/=@%[]- without spaces"),
 ]
 Variable = Annotated[
     str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$"), Allowed("a name of capital letters, digits and _")
@@ -49,7 +49,7 @@ def _check_option(option: str, info: ValidationInfo) -> str:
 SchedulerOption = Annotated[
     str,
     Field(pattern=SCHEDULER_OPTION_PATTERN),
-    Allowed("one option with its value, of letters, digits, blanks and . _ , : + / = @ % [ ] & | ( ) * -"),
+    Allowed("one option with its value, of letters, digits, blanks and ._,:+/=@%[]&|()*-"),
     BeforeValidator(lambda value: as_one_word(value) if isinstance(value, str) else value),
     AfterValidator(_check_option),
 ]
