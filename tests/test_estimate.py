@@ -9,6 +9,7 @@ from rich.console import Console
 from slurm.cluster import Cluster, Cost
 from slurm.commands.submit import command_line
 from slurm.launch.estimate import KnownSeconds, ProbedSpeed, describe_estimate, run_probe, sum_seconds
+from slurm.launch.local import plan_local_runs
 from slurm.launch.preflight import explain_unjudged, find_iou_warnings, limit_cost
 from slurm.launch.study_folder import StudyFolder
 from tests.peer_slurm import make_submitter
@@ -158,6 +159,8 @@ def test_only_runs_on_the_same_kind_of_device_tell_what_a_cluster_takes(
     printed = capsys.readouterr().out
     assert ("1 run: about" in printed) == is_told
     assert (f"duration unknown: complete runs of these points are of {device}" in printed) != is_told
+    _, known = plan_local_runs(submitter.folder, Console(quiet=True), force=(config.run,), gres=gres)
+    assert (known.get_median(config) is not None) == is_told
 
 
 def test_what_will_not_be_judged_is_said_before_it_is_paid_for(
