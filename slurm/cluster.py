@@ -1,6 +1,7 @@
 """Read the cluster file: where a study runs, and the geometry of a job for each worker count."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -24,12 +25,14 @@ from unet_scaling.study.config import PROJECT
 
 # What may stand in an option of a job script: a newline there would end the comment and run as shell.
 OPTION_PATTERN = r"^[A-Za-z0-9._,:+/=@%\[\]-]+$"
-SCHEDULER_OPTION_PATTERN = r"^[A-Za-z0-9._,:+/=@%\[\]&|()*-]+$"
+# A word behind a blank that begins with - would be an option of its own.
+_LETTERS = r"A-Za-z0-9._,:+/=@%\[\]&|()*"
+SCHEDULER_OPTION_PATTERN = rf"^[{_LETTERS}-]+( +[{_LETTERS}][{_LETTERS}-]*)*$"
 TIME_LIMIT_PATTERN = r"^(\d+-)?\d+(:\d+){0,2}$"
 Option = Annotated[
     str,
     Field(pattern=OPTION_PATTERN),
-    Allowed("a text of letters, digits and . _ , : + / = @ % [ ] - without spaces"),
+    Allowed("a text of letters, digits and ._,:+/=@%[]- without spaces"),
 ]
 Variable = Annotated[
     str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$"), Allowed("a name of capital letters, digits and _")
@@ -46,7 +49,7 @@ def _check_option(option: str, info: ValidationInfo) -> str:
 SchedulerOption = Annotated[
     str,
     Field(pattern=SCHEDULER_OPTION_PATTERN),
-    Allowed("one option with its value, of letters, digits and . _ , : + / = @ % [ ] & | ( ) * -"),
+    Allowed("one option with its value, of letters, digits, blanks and ._,:+/=@%[]&|()*-"),
     BeforeValidator(lambda value: as_one_word(value) if isinstance(value, str) else value),
     AfterValidator(_check_option),
 ]
@@ -113,6 +116,17 @@ class Cluster(StrictModel):
         "whole path; default: none",
         examples=["environment/load.sh"],
     )
+    container: Word | None = Field(
+        None,
+        description="image in which workers run, with its own python3, torch and Horovod; below the "
+        "project's folder, or a whole path; default: none",
+        examples=["/project/images/torch.sif"],
+    )
+    container_command: list[Word] = Field(
+        [],
+        description="what starts a program in it; default: apptainer exec, on GPUs with --nv",
+        examples=[["singularity", "exec", "--nv"]],
+    )
     max_queued: PositiveInt = Field(1000, description="jobs of a study in the queue at once")
     cluster_name: Option | None = Field(
         None, description="the cluster to name in every call, where a site has several", examples=["cm4"]
@@ -174,6 +188,36 @@ class Geometry:
     workers_per_node: int
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What jobs take of a cluster; gpu_hours are 0 where it has no GPUs."""
+
+    node_hours: float
+    gpu_hours: float
+
+    def __str__(self) -> str:
+        gpus = f", {_hours(self.gpu_hours)} GPU-hours" if self.gpu_hours else ""
+        return f"{_hours(self.node_hours)} node-hours{gpus}"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.1f}" if hours >= 1 else f"{hours:.2g}"
+
+
+def cost_of(cluster: Cluster, jobs: Iterable[tuple[Geometry, float]]) -> Cost:
+    """Return what jobs take, each given by its geometry and its seconds.
+
+    A job that has its nodes to itself holds all of their GPUs.
+    """
+    is_whole = "--exclusive" in cluster.options
+    node_seconds = gpu_seconds = 0.0
+    for shape, seconds in jobs:
+        gpus = cluster.gpus_per_node if is_whole else shape.workers_per_node
+        node_seconds += shape.nodes * seconds
+        gpu_seconds += shape.nodes * gpus * seconds if cluster.gres else 0.0
+    return Cost(node_seconds / 3600, gpu_seconds / 3600)
+
+
 def read_cluster(path: Path) -> Cluster:
     """Read a cluster file; raises UserError naming file, key, value and what is allowed."""
     return validated(Cluster, read_toml(path), str(path))
@@ -199,6 +243,17 @@ def find_prologue(cluster: Cluster) -> str | None:
     if not path.is_file():
         cure = "name a shell file, in which commands such as `module load gcc` stand"
         raise UserError(f"prologue = {cluster.prologue!r}: {path} does not exist; {cure}")
+    return str(path)
+
+
+def find_container(cluster: Cluster) -> str | None:
+    """Return the container's image as an absolute path; raises UserError where there is none."""
+    if cluster.container is None:
+        return None
+    path = PROJECT / cluster.container
+    if not path.exists():
+        cure = "name an image (*.sif) or sandbox folder that this host and the nodes read"
+        raise UserError(f"container = {cluster.container!r}: {path} does not exist; {cure}")
     return str(path)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from slurm.cluster import Cluster
+from slurm.cluster import Cluster, find_container
 from slurm.render import render_program_script, write_script
 from slurm.scheduler.protocol import GONE, JobState, LimitError, RejectedError, UnreachableError, is_over
 from unet_scaling.base.errors import UserError
@@ -40,6 +40,7 @@ def run_as_job(
     `look` is called after each look at the job. An interrupt cancels the job. Raises UserError where Slurm
     does not take it, or does not answer.
     """
+    find_container(cluster)
     once = cluster.model_copy(update={"stop_seconds": 1, "requeue": False})
     scheduler = cluster.get_scheduler()
     token = f"{name}.{folder.name}"

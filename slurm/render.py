@@ -1,8 +1,9 @@
 """Render job scripts: pure functions of cluster, configurations and folders, apart from writing them."""
 
+import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -34,7 +35,7 @@ def write_script(folder: Path, script: str) -> Path:
 def render_job_script(cluster: Cluster, config: RunConfig, run_folder: Path, token: str) -> str:
     """Return the script of one run as one job."""
     shape = plan_geometry(cluster, config.workers)
-    program = build_training_command(config, run_folder)
+    program = build_training_command(cluster, config, run_folder)
     return _render("job.jinja", cluster, shape, token, run_folder, program=program)
 
 
@@ -50,7 +51,7 @@ def render_allocation_script(
         {
             "folder": str(_plain(folder)),
             "launch": build_launch_command(cluster, plan_geometry(cluster, config.workers)),
-            "program": build_training_command(config, folder),
+            "program": build_training_command(cluster, config, folder),
         }
         for config, folder in runs
     ]
@@ -87,18 +88,51 @@ def render_program_script(
     cluster: Cluster, workers: int, program: Sequence[str], folder: Path, token: str
 ) -> str:
     """Return the script of a job whose workers are `python PROGRAM...`, and no training."""
-    words = shlex.join([PYTHON, *(str(_plain(Path(word))) for word in program)])
-    return _render("program.jinja", cluster, plan_geometry(cluster, workers), token, folder, program=words)
+    words = [str(_plain(Path(word))) for word in program]
+    paths = [folder, *(Path(word) for word in words if word.startswith("/"))]
+    line = _in_container(cluster, paths, [_python(cluster), *words])
+    return _render("program.jinja", cluster, plan_geometry(cluster, workers), token, folder, program=line)
 
 
-def build_training_command(config: RunConfig, run_folder: Path) -> str:
+def build_training_command(cluster: Cluster, config: RunConfig, run_folder: Path) -> str:
     """Return the training command of one run, which ignores the signal to stop until Python handles it.
 
     An early signal may be ignored: workers also know the second at which to stop.
     """
     script = training_script(config.framework)
-    words = [str(_plain(path)) for path in (Path(PYTHON), script, run_folder)]
-    return shlex.join(["sh", "-c", IGNORE_USR2_UNTIL_HANDLER, "sh", *words])
+    words = [str(_plain(path)) for path in (Path(_python(cluster)), script, run_folder)]
+    files = [config.task.file, config.training.initial_weights, config.emulation.compute]
+    paths = [run_folder.parent, *(Path(file) for file in files if file)]
+    if not config.has_own_task:
+        paths += [Path(config.data.folder), config.data.manifest_path]
+    return _in_container(cluster, paths, ["sh", "-c", IGNORE_USR2_UNTIL_HANDLER, "sh", *words])
+
+
+def _python(cluster: Cluster) -> str:
+    return "python3" if cluster.container else PYTHON
+
+
+def _in_container(cluster: Cluster, paths: Iterable[Path], words: Sequence[str]) -> str:
+    """Return the command of a worker, within the cluster's container if it has one.
+
+    The container sees the project, from which it imports, and these folders and files where they are outside.
+    Most variables reach it, but not PATH and LD_LIBRARY_PATH. Apptainer is a program in Go, whose runtime
+    ignores no signal: what is to ignore one is started within. Raises UserError for paths it cannot bind.
+    """
+    if cluster.container is None:
+        return shlex.join(words)
+    command = cluster.container_command or ["apptainer", "exec", *(["--nv"] if cluster.gres else [])]
+    seen: list[Path] = []
+    for path in [PROJECT, *(PROJECT / path for path in paths)]:
+        if re.search("[:,]", str(_plain(path))):
+            raise UserError(f"container: {path} holds ':' or ',', which no --bind takes; rename it")
+        if not any(path.is_relative_to(other) for other in seen):
+            seen.append(path)
+    image = str(_plain(PROJECT / cluster.container))
+    binds = [f"--bind={path}" for path in seen]
+    # The container sees ~/.local of its user, whose packages are not those of the image.
+    inside = [*binds, image, "env", f"PYTHONPATH={PROJECT}", "PYTHONNOUSERSITE=1", *words]
+    return " ".join([*map(_word, command), shlex.join(inside)])
 
 
 def _word(word: str) -> str:
@@ -122,8 +156,9 @@ def _render(
     if cluster.ping_pong and shape.nodes > 1:
         # One process on each node, in a launch of its own, so that processes of native DDP never start MPI.
         each = replace(shape, workers=shape.nodes, workers_per_node=1)
-        program = [PYTHON, "-m", "unet_scaling.measure.ping_pong", str(_plain(folder) / PING_PONG_NAME)]
-        ping_pong = f"{build_launch_command(cluster, each)} {shlex.join(program)}"
+        file = str(_plain(folder) / PING_PONG_NAME)
+        program = [_python(cluster), "-m", "unet_scaling.measure.ping_pong", file]
+        ping_pong = f"{build_launch_command(cluster, each)} {_in_container(cluster, [folder], program)}"
     return _templates().get_template(template).render(
         cluster=cluster, launcher=_launcher(cluster), launch=build_launch_command(cluster, shape),
         geometry=shape, token=token, folder=str(_plain(folder)), ping_pong=ping_pong,

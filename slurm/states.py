@@ -26,6 +26,7 @@ from slurm.scheduler.protocol import (
 from slurm.submissions import (
     Submission,
     get_run_part,
+    label_run,
     name_run_part,
     read_submission,
     seconds_until_known,
@@ -158,7 +159,9 @@ class KnownJobs:
 
     def _live_jobs(self, folder: Path, submission: Submission | None) -> list[JobState]:
         own = submission.token if submission else ""
-        parts = dict.fromkeys([get_run_part(own), name_run_part(folder.name, folder)])
+        # The last is that of jobs which are named by their run alone.
+        labels = (label_run(folder), folder.name)
+        parts = dict.fromkeys([get_run_part(own), *(name_run_part(label, folder) for label in labels)])
         found = [job for part in parts for job in self._by_run_part.get(part, ())]
         possible = []
         for job, matched in self._allocations:

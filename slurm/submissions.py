@@ -40,6 +40,8 @@ SubmissionStatus = Literal["asking", "queued", "rejected", "limited"]
 # A request of sbatch reaches the queue earlier or never: MessageTimeout is 10 s, at large sites up to 100 s.
 LATEST_JOB_SECONDS = 180.0
 CLAIM_PREFIX = ".try-"
+# Of a study's name in those of its jobs: the whole has to fit the 255 characters of Slurm's accounting.
+MOST_STUDY_CHARACTERS = 24
 FORMER_JOB_NAME = "job.before_local.json"
 
 
@@ -85,6 +87,12 @@ def name_this_process() -> str:
 def new_token(label: str, folder: Path) -> str:
     """Return a job name that no other job ever has; those of a run differ in the last part."""
     return f"{name_run_part(label, folder)}.{uuid4().hex[:12]}"
+
+
+def label_run(folder: Path) -> str:
+    """Return how the names of jobs of a run begin: with the study, of which squeue shows 8 characters."""
+    study = re.sub(r"[^A-Za-z0-9._+=-]", "_", folder.resolve().parent.name)
+    return f"{study[:MOST_STUDY_CHARACTERS]}.{folder.name}"
 
 
 def name_run_part(label: str, folder: Path) -> str:

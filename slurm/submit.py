@@ -13,7 +13,7 @@ from rich.console import Console
 
 from slurm import states
 from slurm.after_run import is_to_be_repeated, may_be_tried_again, set_disturbed_aside
-from slurm.cluster import Cluster, find_prologue, plan_geometry
+from slurm.cluster import Cluster, find_container, find_prologue, plan_geometry
 from slurm.launch.added_repeats import add_next_repeat, add_repeats, note_changed_request
 from slurm.launch.estimate import KnownSeconds, describe_estimate
 from slurm.launch.preflight import (
@@ -21,7 +21,7 @@ from slurm.launch.preflight import (
     describe_interval,
     describe_limit,
     find_iou_warnings,
-    limit_node_hours,
+    limit_cost,
 )
 from slurm.launch.study_folder import (
     Cancellation,
@@ -45,6 +45,7 @@ from slurm.submissions import (
     Submission,
     SubmissionStatus,
     claim,
+    label_run,
     name_this_process,
     new_token,
     read_submission,
@@ -234,10 +235,15 @@ class Submitter:
     budget_node_hours: float | None = None
 
     def dry_run(self, *, verbose: bool = False) -> None:
-        """Print a script of the most workers, or all, what is not verified, and the cost; write nothing."""
-        configs = self.folder.require_same()
-        for config in configs:
-            plan_geometry(self.cluster, config.workers)
+        """Print what is missing: a script of the most workers, or all, and the cost; write nothing."""
+        known = KnownSeconds(self.cluster.gres)
+        configs = self._missing(known)
+        name, all_runs = self.folder.study.name, count(len(self.folder.study.run_names()), "run")
+        way = "one after the other in one job" if self.one_allocation else "each as a job"
+        total = f"{name}: {all_runs}, {len(configs)} would start, {way}"
+        if not configs:
+            self.console.print(total)
+            return
         if self.one_allocation:
             job_folder = self.folder.path / "allocation-1"
             self._show(job_folder, self._render_allocation_script(configs, job_folder, DRY_RUN_TOKEN))
@@ -247,17 +253,38 @@ class Submitter:
                 self._show(self.folder.run_folder(config), self._render_job_script(config, DRY_RUN_TOKEN))
             if shown != configs:
                 self.console.print(f"and {len(configs) - len(shown)} more scripts: --verbose prints all")
+        self.console.print(total)
         if self.cluster.doctor:
             self.console.print("before the first job, one of half a minute tries the launch (doctor = true)")
         try:
-            check_inputs(configs)
+            find_container(self.cluster)
+            check_inputs(configs, in_container=self.cluster.container is not None)
             for line in find_iou_warnings(configs):
                 self.console.print(line)
         except UserError as error:  # the submission would be refused
             self.console.print(f"not verified: {error}")
-        self._require_affordable(configs, configs)
+        self._require_affordable(configs, known)
         if not self.one_allocation and (text := describe_interval(self.folder.study)):
             self.console.print(text)
+
+    def _missing(self, known: KnownSeconds) -> list[RunConfig]:
+        """Return the runs that a submission would start, in their order, and learn of complete ones."""
+        configs = self.folder.require_same()
+        for config in configs:
+            plan_geometry(self.cluster, config.workers)
+        wanted = set()
+        by_folder = {self.folder.run_folder(config): config for config in configs}
+        for run in states.read_statuses(by_folder, self._again(configs)):
+            known.learn(run.run)
+            if self._is_wanted(run):
+                wanted.add(run.name)
+        for other in self.folder.read_others(configs):
+            known.learn(other)
+        return [config for config in configs if config.run in wanted]
+
+    def _again(self, configs: Sequence[RunConfig]) -> Collection[str]:
+        """Return the runs to look up even where their records are complete."""
+        return [config.run for config in configs] if self.repeat_disturbed else self.force
 
     def submit(self) -> int:
         """Submit every run that is missing, failed or resumable; return how many runs were submitted.
@@ -333,11 +360,10 @@ class Submitter:
     ) -> tuple[list[states.RunStatus], int, dict[str, JobState]]:
         """Return the runs to submit, how many others are queued, and why some may have a job or none."""
         by_folder = {self.folder.run_folder(config): config for config in configs}
-        again = [config.run for config in configs] if self.repeat_disturbed else self.force
         wanted = []
         unknown: dict[str, JobState] = {}
         in_queue = 0
-        for run in states.read_statuses(by_folder, again, self.cluster.get_scheduler()):
+        for run in states.read_statuses(by_folder, self._again(configs), self.cluster.get_scheduler()):
             in_queue += run.state.state in ACTIVE
             if run.state.state == "unknown":
                 unknown[run.name] = JobState(run.job.state if run.job else UNCLEAR, run.state.reason)
@@ -394,7 +420,10 @@ class Submitter:
         """Verify what the runs need, and cancel jobs of theirs that a lost answer may have left."""
         configs = [run.run.config for run in wanted]
         self._require_startable(configs)
-        self._require_affordable(configs, self.folder.study.configs())
+        known = KnownSeconds(self.cluster.gres)
+        for recorded in self.folder.read_runs(self.folder.study.configs()):
+            known.learn(recorded)
+        self._require_affordable(configs, known)
         earlier = (read_submission(self.folder.path / run) for run in self.folder.study.run_names())
         if self.cluster.doctor and not any(found and found.attempts for found in earlier):
             doctor = required_module("slurm.commands.doctor", "doctor = true")
@@ -413,19 +442,18 @@ class Submitter:
         for config in configs:
             plan_geometry(self.cluster, config.workers)
         find_prologue(self.cluster)
-        check_inputs(configs)
+        find_container(self.cluster)
+        check_inputs(configs, in_container=self.cluster.container is not None)
 
-    def _require_affordable(self, configs: Sequence[RunConfig], every: Sequence[RunConfig]) -> None:
+    def _require_affordable(self, configs: Sequence[RunConfig], known: KnownSeconds) -> None:
         """Print what these runs may cost; raise UserError where that is more than the budget."""
-        known = KnownSeconds()
-        for run in self.folder.read_runs(every):
-            known.learn(run)
         self.console.print(describe_limit(self.cluster, configs, self.one_allocation))
-        self.console.print(describe_estimate(configs, known))
-        hours = limit_node_hours(self.cluster, configs, self.one_allocation)
-        if self.budget_node_hours is not None and hours > self.budget_node_hours:
+        estimate = describe_estimate(configs, known, cluster=self.cluster, one_allocation=self.one_allocation)
+        self.console.print(estimate)
+        cost = limit_cost(self.cluster, configs, self.one_allocation)
+        if self.budget_node_hours is not None and cost.node_hours > self.budget_node_hours:
             raise UserError(
-                f"--budget {self.budget_node_hours:g}: these runs may take {hours:.3g} node-hours; nothing "
+                f"--budget {self.budget_node_hours:g} node-hours: these runs may take {cost}; nothing "
                 "was submitted. Use fewer repeats or worker counts, or a shorter limit (time)"
             )
 
@@ -503,7 +531,7 @@ class Submitter:
         )
 
     def _job(self, run: states.RunStatus) -> BatchJob:
-        token = new_token(run.name, run.folder)
+        token = new_token(label_run(run.folder), run.folder)
         script = self._render_job_script(run.run.config, token)
         return BatchJob(run.name, run.folder, script, token, [run], self.cluster, force=self.force)
 

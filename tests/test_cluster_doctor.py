@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,8 @@ from slurm.cluster import read_cluster
 from slurm.virtual.hosts import burst_bytes
 from tests.cluster import Done, VirtualCluster, assert_ok, bring_up
 from tests.studies import make_images
+from tests.test_readme import GPU_SITE
+from tests.test_render import make_container
 from unet_scaling.format.record import read_record
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.study_file import read_study
@@ -48,6 +52,44 @@ def command(cluster: VirtualCluster, *words: str) -> Done:
     return subprocess.run(
         program, env=environment, capture_output=True, text=True, timeout=COMMAND_SECONDS, cwd=PROJECT
     )
+
+
+def test_workers_of_a_container_train_on_what_the_prologue_copied_to_scratch(
+    hosts: VirtualCluster, tmp_path: Path
+) -> None:
+    """Stand-ins for Apptainer and for the Python of its image; launcher, PMI and what is trained are real."""
+    image = make_container(tmp_path, f'#!/bin/bash\nexec {sys.executable} "$@"\n')
+    # The hosts share the folder that stands for their scratch.
+    (copying,) = re.findall(r"^srun .* cp .*", GPU_SITE.read_text(), re.MULTILINE)
+    copying = copying.replace(" cp ", f" flock {tmp_path}/lock cp ")
+    copying = copying.replace("/tmp/my_images", f"{tmp_path}/scratch")
+    lines = [f'export PATH="{tmp_path}/bin:$PATH" WORK="{tmp_path}"', copying]
+    (tmp_path / "load.sh").write_text("\n".join(lines) + "\n")
+    site = tmp_path / "site.toml"
+    keys = f'container = "{image}"\nprologue = "{tmp_path}/load.sh"\nping_pong = true\ndoctor = true\n'
+    site.write_text(keys + SITE.format(arguments=PMI))
+    data = make_images(tmp_path / "images", 24)
+    study = tmp_path / "tiny.toml"
+    made = command(hosts, "new", "tiny", "--data", str(data), "--into", str(tmp_path))
+    assert made.returncode == 0, made.stderr
+    images = (f"data.folder={tmp_path}/scratch", f"data.manifest={data}/manifest.json", "data.loading=decode")
+    values = (*images, "workers=[2]", "repeats=1", "training.epochs=2", "model.width=1", "model.depth=3")
+    sizes = [word for value in values for word in ("--set", value)]
+    places = ("--cluster", str(site), "--logs", str(tmp_path / "logs"))
+    done = command(hosts, "submit", str(study), *places, *sizes, "--wait")
+    assert done.returncode == 0, done.stdout + done.stderr
+    folders = sorted((tmp_path / "logs" / "tiny").glob("*-w02-r1"))
+    records = [read_record(folder / "run.jsonl") for folder in folders]
+    assert [record.complete for record in records] == [True, True]
+    assert all((folder / "ping_pong.json").exists() for folder in folders)
+    again = command(hosts, "submit", str(study), *places, *sizes, "--dry-run", "--force", folders[0].name)
+    # These GPUs are only names: a run on cores of a job that was given GPUs tells what the next one takes.
+    told = r"\n1 run: about \d+ s, 0\.\d+ node-hours, 0\.\d+ GPU-hours by"
+    assert re.search(told, again.stdout), again.stdout
+    shown = re.findall(r'squeue [^`]*"', GPU_SITE.read_text())[0]
+    assert "NAME" in hosts.run(*shlex.split(shown))
+    # Of each run: two workers, and two processes of the ping-pong; and the doctor's two workers.
+    assert (tmp_path / "bin" / "called").read_text().splitlines().count("exec") == 10
 
 
 def limit_node3(cluster: VirtualCluster, rate: str, burst: int) -> None:

@@ -1,17 +1,19 @@
 """Estimates of time and cost: from complete runs, from a probe, and what a budget refuses."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from slurm.cluster import Cluster
+from slurm.cluster import Cluster, Cost
 from slurm.commands.submit import command_line
 from slurm.launch.estimate import KnownSeconds, ProbedSpeed, describe_estimate, run_probe, sum_seconds
-from slurm.launch.preflight import explain_unjudged, find_iou_warnings, limit_node_hours
+from slurm.launch.local import plan_local_runs
+from slurm.launch.preflight import explain_unjudged, find_iou_warnings, limit_cost
 from slurm.launch.study_folder import StudyFolder
 from tests.peer_slurm import make_submitter
-from tests.records import make_study, write_record
+from tests.records import make_study, make_workers, write_record
 from tests.studies import make_images, make_run
 from unet_scaling.base.errors import UserError
 from unet_scaling.data.checking import check_folder
@@ -74,8 +76,12 @@ def test_a_probe_tells_nothing_of_another_network_other_images_or_batches(study:
 
 
 def test_the_cost_is_that_of_the_limit(study: StudyConfig) -> None:
-    assert limit_node_hours(CLUSTER, study.configs(), one_allocation=False) == 12
-    assert limit_node_hours(CLUSTER, study.configs(), one_allocation=True) == 4
+    assert limit_cost(CLUSTER, study.configs(), one_allocation=False) == Cost(12, 20)
+    assert limit_cost(CLUSTER, study.configs(), one_allocation=True) == Cost(4, 8)
+    whole = CLUSTER.model_copy(update={"options": ["--exclusive"]})
+    assert limit_cost(whole, study.configs(), one_allocation=False) == Cost(12, 24)
+    of_cpus = CLUSTER.model_copy(update={"gres": ""})
+    assert f"{limit_cost(of_cpus, study.configs(), one_allocation=False)}" == "12.0 node-hours"
 
 
 @pytest.mark.parametrize("hours", ["nan", "0", "-3", "many"])
@@ -94,7 +100,67 @@ def test_a_dry_run_needs_no_images_and_says_what_it_could_not_verify(
     assert printed.count("#SBATCH --job-name") == 4
     assert printed.count("not verified: ") == 1
     assert "manifest.json does not exist" in printed
-    assert "4 jobs, at most 12.0 node-hours" in printed
+    assert "4 jobs, at most 12.0 node-hours, 20.0 GPU-hours (limit 2.0 h each)" in printed
+
+
+def test_a_dry_run_counts_what_is_missing(
+    tmp_path: Path, study: StudyConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    complete_runs(tmp_path / "logs", study, (1,))
+    submitter = make_submitter(tmp_path / "logs", study, cluster=CLUSTER, console=Console(width=400))
+    submitter.dry_run(verbose=True)
+    printed = capsys.readouterr().out
+    assert printed.count("#SBATCH --job-name") == 2
+    assert "sweep: 4 runs, 2 would start, each as a job\n" in printed
+    assert "2 jobs, at most 8.0 node-hours" in printed
+    complete_runs(tmp_path / "logs", study, (4,))
+    before = sorted(tmp_path.rglob("*"))
+    submitter.dry_run()
+    assert capsys.readouterr().out == "sweep: 4 runs, 0 would start, each as a job\n"
+    replace(submitter, force=("horovod-w01-r1",)).dry_run()
+    assert "4 runs, 1 would start" in capsys.readouterr().out
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+A100 = "NVIDIA A100-SXM4-40GB"
+
+
+@pytest.mark.parametrize(
+    ("gres", "device", "job", "is_told"),
+    [
+        ("gpu", "cpu", {}, False),
+        ("gpu", "cpu", {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "1"}, True),  # a CPU build on a GPU node
+        ("", "cpu", {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "1"}, False),
+        ("", "cpu", {}, True),
+        ("", A100, {}, False),
+        ("gpu", A100, {}, True),
+        ("gpu:a100,tmp:100G", A100, {}, True),
+        ("gpu:h100", A100, {}, False),
+        ("gpu:ampere", A100, {}, True),
+        ("gpu:rtx3090", "NVIDIA GeForce RTX 3090", {}, True),
+    ],
+)
+def test_only_runs_on_the_same_kind_of_device_tell_what_a_cluster_takes(
+    gres: str,
+    device: str,
+    job: dict[str, str],
+    is_told: bool,
+    tmp_path: Path,
+    study: StudyConfig,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = study.configs()[0]
+    folder = make_run(tmp_path / "logs" / config.run, config)
+    header = {"workers": make_workers(config.workers, device=device), "job": job}
+    write_record(folder, config, header=header)
+    cluster = CLUSTER.model_copy(update={"gres": gres})
+    submitter = make_submitter(tmp_path / "logs", study, cluster=cluster, console=Console(width=400))
+    replace(submitter, force=(config.run,)).dry_run()
+    printed = capsys.readouterr().out
+    assert ("1 run: about" in printed) == is_told
+    assert (f"duration unknown: complete runs of these points are of {device}" in printed) != is_told
+    _, known = plan_local_runs(submitter.folder, Console(quiet=True), force=(config.run,), gres=gres)
+    assert (known.get_median(config) is not None) == is_told
 
 
 def test_what_will_not_be_judged_is_said_before_it_is_paid_for(

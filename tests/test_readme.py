@@ -1,21 +1,26 @@
 """The README is true: its diff, its links, its commands and what they print, and the example reports."""
 
+import importlib
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from analysis.assembly.assemble import make_report
 from analysis.read.load import load_study
+from slurm.cluster import Cluster
 from tests.evidence import evidence
 from tests.readme import LEAVING_HOROVOD, PART, README, twins_diff, with_diffs
-from tests.studies import make_images
+from tests.studies import make_images, tiny_study
 from unet_scaling.study.config import PROJECT
+from unet_scaling.study.options import Data
 
 TEXT = README.read_text()
 PAGES = [README, *sorted((PROJECT / "docs").glob("*.md"))]
@@ -49,6 +54,64 @@ def reason_not_to_run(command: str) -> str:
     if command.endswith("--dry-run"):
         return ""
     return next((reason for begin, reason in NOT_RUN.items() if command.startswith(begin)), "")
+
+
+GPU_SITE = PROJECT / "docs" / "gpu_site.md"
+SITE: Mapping[str, Any] = {"launcher": "srun", "gpus_per_node": 4, "cores_per_worker": 1, "time": "30"}
+MOST_WORDS_OF_GPU_SITE = 650
+
+
+def test_keys_and_commands_of_the_page_for_gpu_sites_are_taken() -> None:
+    text = GPU_SITE.read_text()
+    assert len(text.split()) <= MOST_WORDS_OF_GPU_SITE
+    keys = [tomllib.loads(code) for code in re.findall(r"`([a-z_]+ = [^`]+)`", text)]
+    assert len(keys) >= 8
+    for key in keys:
+        Cluster.model_validate(dict(SITE) | key)
+    (table,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    data = tomllib.loads(table)["data"]
+    Data.model_validate(data | {"image_height": 1, "image_width": 1, "loading": "decode"})
+    for option in ("--gpus-per-task", "--gpu-bind"):
+        with pytest.raises(ValueError, match="hides GPUs"):
+            Cluster.model_validate(dict(SITE) | {"options": [f"{option}=1"]})
+    words = [shlex.split(command)[1:] for command in commands(GPU_SITE)]
+    assert [line[0] for line in words] == ["doctor", "submit", "submit"]
+    for name, *options in words:
+        importlib.import_module(f"slurm.commands.{name}").command_line().parse_args(options)
+
+
+def test_check_and_a_dry_run_for_a_gpu_site_with_a_container_need_no_torch_here(tmp_path: Path) -> None:
+    for name in ("torch", "horovod", "mpi4py"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError")
+    site = tmp_path / "site.toml"
+    image = tmp_path / "torch.sif"
+    image.write_text("")
+    shipped = (PROJECT / "slurm" / "clusters" / "gpu_site.toml").read_text()
+    site.write_text(f'container = "{image}"\n{shipped}')
+    make_images(tmp_path / "images", 8)
+    study = tiny_study(tmp_path, tmp_path / "images")
+    (line,) = [command for command in commands(GPU_SITE) if command.endswith("--dry-run")]
+    options = line.replace("MY_STUDY.toml", str(study)).replace("slurm/clusters/gpu_site.toml", str(site))
+    checked, done = (
+        subprocess.run(
+            [sys.executable, "-m", "unet_scaling", *words],
+            env=os.environ | {"PYTHONPATH": f"{tmp_path}:{PROJECT}"},
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+        )
+        for words in (
+            ["check", str(study), "--cluster", str(site)],
+            [*shlex.split(options)[1:], "--logs", str(tmp_path)],
+        )
+    )
+    assert (checked.returncode, done.returncode) == (0, 0), checked.stderr + done.stderr
+    assert f"doctor --cluster {site} tries it" in checked.stdout
+    binds = f"--bind={PROJECT} --bind={tmp_path}/tiny --bind={tmp_path}/images"
+    assert f" apptainer exec --nv {binds} {image} env " in done.stdout
+    assert '#SBATCH "--comment=DDP and Horovod"' in done.stdout
+    assert re.search(r"\d+ jobs, at most \d+\.0 node-hours, \d+\.0 GPU-hours", done.stdout)
+    assert "not verified" not in done.stdout
 
 
 @pytest.fixture(scope="module")

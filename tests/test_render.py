@@ -16,10 +16,14 @@ from unittest.mock import patch
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
-from slurm.cluster import Cluster, limit_seconds, plan_geometry, read_cluster
+from slurm.cluster import Cluster, find_container, limit_seconds, plan_geometry, read_cluster
+from slurm.one_job import run_as_job
 from slurm.render import render_allocation_script, render_job_script
 from slurm.scheduler.sbatch_options import OWN_OPTIONS
+from tests.peer_slurm import make_submitter
+from tests.records import make_study
 from tests.studies import make_point
 from unet_scaling.base.errors import UserError
 from unet_scaling.study.config import FRAMEWORKS, PROJECT
@@ -123,7 +127,7 @@ def test_a_cluster_file_cannot_leave_its_line(key: str, value: str, tmp_path: Pa
     if key == "gres" and value == "":
         assert not read_cluster(path).gres
         return
-    if key == "options" and value in ("", "a|b", "a&b"):  # to sbatch a constraint, to bash a comment
+    if key == "options" and value in ("", "a b", "a|b", "a&b"):  # to sbatch a value, to bash a comment
         return
     with pytest.raises(UserError, match=rf"site\.toml: {key}"):
         read_cluster(path)
@@ -203,6 +207,8 @@ def test_refuses_what_hides_gpus_from_a_worker(
 NO_OPTIONS = [
     "-HJx", "-HW", "-vn3",
     "exclusive", "3", "-", "--", "--=3", "-3", "-N 1 -n 4", "--constraint=a #b", "--comment=a;b",
+    "--comment=my --wrap=x", "--comment=my -n 4", "--mem=0 --exclusive", "--comment=my `x`",
+    "--comment=a\\ b", "--comment=a 'b'",
     '--constraint="a', "--x=$(y)",
 ]  # fmt: skip
 TAKE_THE_NEXT = ["--comment", "--mem", "-C", "-HC", "--const", "--gres-flags", "-w", "--qos"]
@@ -292,6 +298,14 @@ def test_the_shipped_cluster_files_are_valid(path: Path) -> None:
     assert script(cluster, "horovod", workers=1)
 
 
+@pytest.mark.skipif(shutil.which("sbatch") is None, reason="there is no sbatch here")
+def test_the_real_sbatch_reads_what_the_example_for_gpu_sites_asks_for(tmp_path: Path) -> None:
+    cluster = read_cluster(PROJECT / "slurm" / "clusters" / "gpu_site.toml")
+    read = read_by_sbatch(tmp_path, script(cluster, "horovod", workers=8))
+    assert (read["comment"], read["nodes"], read["gres"]) == ("DDP and Horovod", "2", "gres:gpu:a100:4")
+    assert {"exclusive", "mem"} <= read.keys()
+
+
 @pytest.mark.parametrize("site", SITES)
 def test_a_job_forgets_the_launch_of_the_shell_that_submitted_it(site: str) -> None:
     """All that a launcher says to a process, whatever the shell held; what tunes an MPI or is kept stays."""
@@ -339,6 +353,79 @@ def test_an_address_of_the_first_host_reaches_workers_and_is_checked_before_they
     assert ("srun" in done.stdout) == ("error" not in said)
 
 
+# In the place of Apptainer, which cannot be installed here: programs are looked for in the image, a folder,
+# and, as by a program in Go, no signal is ignored.
+APPTAINER = """#!/bin/bash
+printf '%s\\n' "$@" >>"$(dirname "$0")/called"
+while [[ $1 == exec || $1 == --* ]]; do shift; done
+export PATH=$1/bin:/usr/bin:/bin
+exec env --default-signal=USR2 "${@:2}"
+"""
+# In the place of the Python of the image.
+PYTHON3 = """#!/bin/bash
+echo "in the container: USR2 $(env --list-signal-handling true 2>&1); $PYTHONPATH$PYTHONNOUSERSITE; $*"
+"""
+
+
+def make_container(folder: Path, python: str = PYTHON3) -> Path:
+    """Write a stand-in for Apptainer into bin/, and an image beside it; return the image."""
+    image = folder / "an image.sif"
+    for path, text in ((folder / "bin" / "apptainer", APPTAINER), (image / "bin" / "python3", python)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    return image
+
+
+@pytest.mark.parametrize("gres", ["gpu", ""])
+@pytest.mark.parametrize("site", SITES)
+def test_workers_start_within_the_container_and_the_rest_of_the_job_outside(
+    site: str, gres: str, tmp_path: Path
+) -> None:
+    image = make_container(tmp_path)
+    cluster = SITES[site].model_copy(update={"gres": gres, "container": str(image), "ping_pong": True})
+    folder = tmp_path / "my logs" / "study" / "run"
+    text = script(cluster, "horovod", folder=str(folder)).replace("timeout --kill-after=30 300 ", "")
+    drop = "while [[ $1 == -* || $1 =~ ^[0-9]+$ ]]; do shift; done"
+    stand_ins = f'srun() {{ {drop}; "$@"; }}\nexec() {{ echo "outside: $*"; }}\ncd() {{ :; }}\n'
+    environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "MPIEXEC": "srun"}
+    done = subprocess.run(
+        ["bash", "-c", stand_ins + text], env=environment, capture_output=True, text=True, timeout=20
+    )
+    ping_pong, train, after = done.stdout.splitlines()
+    assert ping_pong.endswith(f"; /project1; -m unet_scaling.measure.ping_pong {folder}/ping_pong.json")
+    ignored = "in the container: USR2 USR2       (12): IGNORE"
+    assert train == f"{ignored}; /project1; /project/horovod/train.py {folder}"
+    assert after.startswith(f"outside: /project/.venv/bin/python -m slurm.after_run {folder}")
+    called = (tmp_path / "bin" / "called").read_text().splitlines()
+    assert called.count("--nv") == (2 if gres else 0)
+    last = called[called.index("exec", 1) :]
+    assert [word for word in last if word.startswith("--bind")] == [
+        "--bind=/project", f"--bind={folder.parent}", "--bind=/data",
+    ]  # fmt: skip
+
+
+def test_what_starts_a_container_can_be_named_and_what_it_cannot_bind_is_refused(tmp_path: Path) -> None:
+    cluster = SRUN.model_copy(
+        update={"container": "torch.sif", "container_command": ["$RUNTIME", "exec", "--rocm"]}
+    )
+    assert " $RUNTIME exec --rocm --bind=/project --bind=/data /project/torch.sif env " in script(
+        cluster, "horovod"
+    )
+    assert script(cluster, "horovod", workers=1).count("--rocm") == both(cluster).count("--rocm") / 4
+    with pytest.raises(UserError, match=r"container: /logs/a:b holds ':' or ','"):
+        script(cluster, "horovod", folder="/logs/a:b/run")
+    with pytest.raises(
+        UserError, match=r"container = 'torch\.sif': .*/torch\.sif does not exist; name an image"
+    ):
+        find_container(cluster)
+    with pytest.raises(UserError, match=r"torch\.sif does not exist"):
+        run_as_job(cluster, 1, ["-m", "unet_scaling.doctor"], "doctor", tmp_path, Console(quiet=True))
+    missing = make_submitter(tmp_path, make_study("sweep"), cluster=cluster)
+    with pytest.raises(UserError, match=r"torch\.sif does not exist"):
+        missing.submit()
+
+
 def test_an_allocation_begins_no_run_after_the_second_at_which_runs_stop(tmp_path: Path) -> None:
     """A real bash; srun stands for the first run, which lasts until that second."""
     runs = [(make_point(Path("/data"), "horovod", workers), tmp_path / f"{workers}") for workers in (1, 2, 3)]
@@ -365,14 +452,25 @@ def test_an_allocation_begins_no_run_after_the_second_at_which_runs_stop(tmp_pat
         ("-C a100|h100", "-Ca100|h100"),
         ("--constraint=[rack1*2&rack2*4]", "--constraint=[rack1*2&rack2*4]"),
         ("#SBATCH --exclusive", "--exclusive"),
+        ("--comment=my project", '"--comment=my project"'),
+        ("#SBATCH --comment='my project, part 2'", '"--comment=my project, part 2"'),
+        ("-C gpu & hbm80g", '"-Cgpu & hbm80g"'),
     ],
 )
 def test_options_are_taken_as_they_are_copied_and_sbatch_reads_them(
     copied: str, word: str, tmp_path: Path
 ) -> None:
     cluster = read_with_options(tmp_path, copied)
-    assert cluster.options == [word]
+    assert cluster.options == [word.strip('"')]
     assert f"\n#SBATCH {word}\n" in script(cluster, "horovod")
+
+
+@pytest.mark.skipif(shutil.which("sbatch") is None, reason="there is no sbatch here")
+def test_the_real_sbatch_reads_a_value_with_blanks_whole(tmp_path: Path) -> None:
+    cluster = read_with_options(tmp_path, "--comment=my project", "--constraint=a & b")
+    read = read_by_sbatch(tmp_path, script(cluster, "horovod"))
+    assert read["comment"] == "my project"
+    assert (read["constraint"], read["job-name"]) == ("a & b", "horovod.1")
 
 
 @pytest.mark.parametrize(

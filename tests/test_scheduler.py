@@ -105,7 +105,7 @@ def test_another_scheduler_carries_a_study(submitter: Submitter, monkeypatch: py
     assert submitter.submit() == 0
     assert states(submitter) == dict.fromkeys(RUNS, "queued")
     script = (folder / RUNS[0] / render.SCRIPT_NAME).read_text()
-    assert "#MEMORY horovod-w01-r1." in script
+    assert "#MEMORY sweep.horovod-w01-r1." in script
     assert "#SBATCH" not in script
 
     first = read_submission(folder / RUNS[0])

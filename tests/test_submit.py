@@ -119,7 +119,9 @@ def test_each_run_is_submitted_once_again_after_a_lost_node_and_never_once_compl
 
 
 def test_runs_beyond_the_budget_are_not_submitted(submitter: Submitter, site: Site) -> None:
-    with pytest.raises(UserError, match=r"--budget 0\.9: .* may take 1 node-hours; nothing was submitted"):
+    with pytest.raises(
+        UserError, match=r"--budget 0\.9 node-hours: .* 1\.0 node-hours, 1\.7 GPU-hours; nothing"
+    ):
         replace(submitter, budget_node_hours=0.9).submit()
     assert not site.jobs
     assert replace(submitter, budget_node_hours=1.0).submit() == 4
@@ -436,6 +438,23 @@ def test_of_two_submissions_that_see_no_lock_one_queues_each_run(
     assert len(site.jobs) == 4
     assert submitter.submit() == 0
     assert counted(submitter) == {"queued": 4}
+
+
+def test_a_job_is_named_by_study_and_run_and_one_named_by_its_run_alone_is_known(
+    submitter: Submitter, site: Site
+) -> None:
+    submitter.submit()
+    run_parts = [job.name.rpartition(".")[0] for job in site.jobs.values()]
+    digests = {part.rpartition(".")[2] for part in run_parts}
+    assert all(part.startswith("sweep.") for part in run_parts)
+    assert len(digests) == 4
+    for job in site.jobs.values():
+        job.name = job.name.removeprefix("sweep.")
+    for path in submitter.folder.path.glob("*/*"):
+        if path.name != "config.json":
+            path.unlink()
+    assert counted(submitter) == {"queued": 4}
+    assert submitter.submit() == 0
 
 
 def test_where_claims_are_lost_the_job_of_the_greater_id_goes(

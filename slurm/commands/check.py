@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slurm.cluster import find_prologue, read_cluster
+from slurm.cluster import find_container, find_prologue, read_cluster
 from slurm.commands.options import add_study
 from slurm.launch import preflight
 from slurm.launch.estimate import describe_lost_speed
@@ -37,7 +37,7 @@ examples
 def main() -> int:
     arguments = command_line().parse_args()
     on_gpus = check_study(arguments) if arguments.study else False
-    if arguments.study and arguments.only_files:
+    if on_gpus is None or (arguments.study and arguments.only_files):
         return EXIT_OK
     # This program prints what is installed, and tries the frameworks.
     program = [sys.executable, str(PROGRAMS_FOLDER / "environment" / "check.py")]
@@ -58,13 +58,17 @@ def command_line() -> CommandLine:
     return parser
 
 
-def check_study(arguments: argparse.Namespace) -> bool:
-    """Raise UserError where its runs cannot start, else print its size; return whether Horovod gets GPUs."""
+def check_study(arguments: argparse.Namespace) -> bool | None:
+    """Raise UserError where its runs cannot start, else print its size; return whether Horovod gets GPUs.
+
+    None where workers run in a container, whose packages cannot be tried from here.
+    """
     study = read_study(arguments.study, dict(arguments.set))
     preflight.require_throughput(study)
     configs = study.configs()
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
-    preflight.check_inputs(configs)
+    in_container = cluster is not None and cluster.container is not None
+    preflight.check_inputs(configs, in_container)
     preflight.require_images(configs)
     workers = ", ".join(map(str, study.workers))
     inputs = "images unchanged"
@@ -90,10 +94,14 @@ def check_study(arguments: argparse.Namespace) -> bool:
             raise UserError(f"{problem}; for a cluster, name its file by --cluster") from None
     if cluster:
         find_prologue(cluster)
+        find_container(cluster)
         print(
             f"{arguments.cluster}: {preflight.describe_limit(cluster, configs, one_allocation=False)}",
             flush=True,
         )
+    if in_container:
+        print(f"what is in the container: {called('doctor', '--cluster', arguments.cluster)} tries it")
+        return None
     return cluster is not None and bool(cluster.gres) and "horovod" in study.frameworks
 
 

@@ -35,7 +35,8 @@ def main() -> int:
         console.print(str(gpus))
     if arguments.dry_run or arguments.probe:
         cores = cores_per_worker(folder.study, len(os.sched_getaffinity(0)))
-        wanted, known = plan_local_runs(folder, console, arguments.repeat_disturbed, arguments.force)
+        gres = "gpu" if gpus.names else ""
+        wanted, known = plan_local_runs(folder, console, arguments.repeat_disturbed, arguments.force, gres)
         probe = run_probe(folder.study, cores) if arguments.probe else None
         if arguments.dry_run:
             lines = [

@@ -1,5 +1,6 @@
 """Estimate how long runs take, by complete runs of the same points or else by a probe."""
 
+import re
 import subprocess
 import sys
 import time
@@ -7,12 +8,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
+from slurm.cluster import Cluster, cost_of, plan_geometry
 from unet_scaling.base.errors import UserError, required_module
 from unet_scaling.base.texts import count, duration
 from unet_scaling.data.folder import read_manifest
 from unet_scaling.data.order import count_test_images
+from unet_scaling.format.facts import JOB_GPUS
 from unet_scaling.format.record import Record
-from unet_scaling.format.record_lines import STARTUP_COLUMNS, Epoch, Probed
+from unet_scaling.format.record_lines import STARTUP_COLUMNS, Epoch, Probed, Provenance
 from unet_scaling.format.run_state import RecordedRun
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 
@@ -25,15 +28,27 @@ NOT_OF_A_STEP = {"epochs", "evaluate_every", "learning_rate", "rate_scaling", "s
 
 
 class KnownSeconds:
-    """The seconds that complete runs took, by point."""
+    """The seconds that complete runs took, by point.
 
-    def __init__(self) -> None:
+    With `gres`, what jobs ask of each node ("" for CPU workers), only runs on such devices count.
+    `elsewhere`: the other devices on which runs of a point are complete.
+    """
+
+    def __init__(self, gres: str | None = None) -> None:
         self._known: dict[str, list[float]] = {}
+        self._gres = gres
+        self.elsewhere: dict[str, set[str]] = {}
 
     def learn(self, run: RecordedRun) -> None:
         """Note how long a run took, if it is complete."""
-        if run.record and run.state.is_complete:
-            self._known.setdefault(name_point(run.config), []).append(sum_seconds(run.record))
+        where = run.record.provenance if run.record and run.state.is_complete else None
+        if run.record is None or where is None:
+            return
+        point = name_point(run.config)
+        if self._gres is None or run.config.is_emulated or is_such_device(where, self._gres):
+            self._known.setdefault(point, []).append(sum_seconds(run.record))
+        else:
+            self.elsewhere.setdefault(point, set()).update(worker.device for worker in where.workers)
 
     def get_median(self, config: RunConfig) -> float | None:
         """Return the median seconds of the complete runs of this point; None where there are none."""
@@ -51,6 +66,19 @@ class KnownSeconds:
         seconds = [self.get_median(config) or otherwise for config in configs]
         known = [value for value in seconds if value is not None]
         return sum(known) if len(known) == len(seconds) else None
+
+
+def is_such_device(where: Provenance, gres: str) -> bool:
+    """Return whether a run computed on what jobs with this generic resource give: "gpu", "gpu:a100" or "".
+
+    A type that names a model, such as a100, must be a part of the GPU's name. Where torch is a CPU build,
+    workers of a job that has GPUs compute on its cores: so do those of the next one.
+    """
+    if not any(worker.device_uuid for worker in where.workers):
+        return bool(where.job.get(JOB_GPUS)) == bool(gres)
+    model = re.search(r"[a-z]+[0-9]+", gres.partition(",")[0].lower().partition(":")[2])
+    names = [worker.device.lower().replace(" ", "") for worker in where.workers]
+    return bool(gres) and (model is None or all(model.group() in name for name in names))
 
 
 def sum_seconds(record: Record) -> float:
@@ -171,13 +199,23 @@ def run_probe(study: StudyConfig, cores: int, seconds: int = PROBE_SECONDS) -> P
 
 
 def describe_estimate(
-    configs: Sequence[RunConfig], known: KnownSeconds, probe: ProbedSpeed | None = None
+    configs: Sequence[RunConfig],
+    known: KnownSeconds,
+    probe: ProbedSpeed | None = None,
+    cluster: Cluster | None = None,
+    one_allocation: bool = False,
 ) -> str:
-    """Return how long these runs take one after the other, as text, and what the estimate is based on."""
+    """Return how long these runs take one after the other, as text, and what the estimate is based on.
+
+    With a cluster also what they take of it; in one allocation, each run holds the nodes of the largest.
+    """
     measured = list(filter(None, map(known.get_median, configs)))
     others = [config for config in configs if not known.get_median(config)]
     probed = list(filter(None, map(probe.estimate, others))) if probe else []
     if not measured and not probed:
+        elsewhere = {device for config in configs for device in known.elsewhere.get(name_point(config), ())}
+        if elsewhere:
+            return f"duration unknown: complete runs of these points are of {', '.join(sorted(elsewhere))}"
         return "duration unknown: no run of these points is complete"
     about, sources = "about", []
     if measured:
@@ -187,5 +225,11 @@ def describe_estimate(
         sources.append(probe.source)
     told = count(len(measured) + len(probed), "run")
     missing = len(others) - len(probed)
-    text = f"{told}: {about} {duration(sum(measured) + sum(probed))} by {' and '.join(sources)}"
+    taken = duration(sum(measured) + sum(probed))
+    if cluster:
+        most = max(config.workers for config in configs)
+        shapes = [plan_geometry(cluster, most if one_allocation else config.workers) for config in configs]
+        seconds = [known.get_median(config) or 0.0 for config in configs]
+        taken += f", {cost_of(cluster, zip(shapes, seconds, strict=True))}"
+    text = f"{told}: {about} {taken} by {' and '.join(sources)}"
     return f"{text}; not known for {missing} more of other points" if missing else text

@@ -306,16 +306,21 @@ def _outcome(run: RecordedRun, seconds: float) -> str:
 
 
 def plan_local_runs(
-    folder: StudyFolder, console: Console, repeat_disturbed: bool = False, force: Collection[str] = ()
+    folder: StudyFolder,
+    console: Console,
+    repeat_disturbed: bool = False,
+    force: Collection[str] = (),
+    gres: str | None = None,
 ) -> tuple[list[RunConfig], KnownSeconds]:
     """Return the runs that run_study would launch, and the seconds of complete ones; write nothing.
 
-    Each record is read once, and none is kept. Raises UserError where the study could not start either.
+    `gres`: see `KnownSeconds`. Each record is read once, and none is kept. Raises UserError where the study
+    could not start either.
     """
     configs = folder.require_same()
     require_ready(folder, configs)
     wanted = {config.run: config for config in configs}
-    known = KnownSeconds()
+    known = KnownSeconds(gres)
     for run in folder.read_runs(configs):
         known.learn(run)
         is_kept = run.state.is_complete and run.config.run not in force

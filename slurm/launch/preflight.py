@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from slurm.cluster import Cluster, plan_geometry
+from slurm.cluster import Cluster, Cost, cost_of, plan_geometry
 from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.base.texts import HIDE, called, count, duration
 from unet_scaling.data.folder import read_manifest
@@ -24,19 +24,15 @@ SALIENCY_PACKAGE = "xaitk-saliency"
 USUAL_NOISE = 0.02
 
 
-def check_inputs(configs: Sequence[RunConfig]) -> None:
+def check_inputs(configs: Sequence[RunConfig], in_container: bool = False) -> None:
     """Raise UserError where runs cannot start.
 
     That is where a framework or the right torch is not installed, where images were never checked (65), or
-    where emulated workers have no profile of the study's batch and image size.
+    where emulated workers have no profile of the study's batch and image size. What is installed in a
+    container only its workers see.
     """
-    for framework in sorted({config.framework for config in configs}):
-        option = f" --with {framework}" if framework in WRAPPERS else ""
-        _require_installed(framework, FRAMEWORK_ROWS[framework].package, option)
-    if has_package("torch"):
-        require_torch(metadata.version("torch"))
-    if any(config.is_explained for config in configs):
-        _require_installed("saliency.method", SALIENCY_PACKAGE, " --with xaitk")
+    if not in_container:
+        _check_installed(configs)
     for folder, manifest in _configs_by_images(configs):
         # With a manifest elsewhere, the folder itself may be there on the compute nodes only.
         if not manifest.is_file() and not Path(folder).is_dir():
@@ -47,6 +43,16 @@ def check_inputs(configs: Sequence[RunConfig]) -> None:
     for config in configs:
         if config.is_emulated:
             profile_of(config)
+
+
+def _check_installed(configs: Sequence[RunConfig]) -> None:
+    for framework in sorted({config.framework for config in configs}):
+        option = f" --with {framework}" if framework in WRAPPERS else ""
+        _require_installed(framework, FRAMEWORK_ROWS[framework].package, option)
+    if has_package("torch"):
+        require_torch(metadata.version("torch"))
+    if any(config.is_explained for config in configs):
+        _require_installed("saliency.method", SALIENCY_PACKAGE, " --with xaitk")
 
 
 def require_images(configs: Sequence[RunConfig]) -> None:
@@ -152,10 +158,10 @@ def has_package(name: str) -> bool:
 
 
 def describe_limit(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> str:
-    """Return as text the most node-hours that these runs can use: their time limit on all their nodes."""
-    hours = limit_node_hours(cluster, configs, one_allocation)
-    kind = "1 job for all runs" if one_allocation else f"{len(configs)} jobs"
-    return f"{kind}, at most {hours:.1f} node-hours (limit {duration(cluster.limit_seconds)} each)"
+    """Return as text the most that these runs can take: their time limit on all their nodes."""
+    cost = limit_cost(cluster, configs, one_allocation)
+    kind = "1 job for all runs" if one_allocation else count(len(configs), "job")
+    return f"{kind}, at most {cost} (limit {duration(cluster.limit_seconds)} each)"
 
 
 def describe_interval(study: StudyConfig) -> str:
@@ -179,8 +185,8 @@ def describe_interval(study: StudyConfig) -> str:
     )
 
 
-def limit_node_hours(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> float:
-    """Return the node-hours of jobs that all run up to their limit."""
-    nodes = [plan_geometry(cluster, config.workers).nodes for config in configs]
-    total = max(nodes, default=0) if one_allocation else sum(nodes)
-    return total * cluster.limit_seconds / 3600
+def limit_cost(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> Cost:
+    """Return what jobs take that all run up to their limit."""
+    workers = [config.workers for config in configs]
+    jobs = [max(workers)] if one_allocation and workers else workers
+    return cost_of(cluster, ((plan_geometry(cluster, each), cluster.limit_seconds) for each in jobs))

@@ -96,8 +96,12 @@ class StudyFolder:
 
     def read_runs(self, configs: Sequence[RunConfig]) -> Iterator[RecordedRun]:
         """Yield these runs with their records, then all others of the folder, reading one at a time."""
-        names = {config.run for config in configs}
         yield from map(self.read_run, configs)
+        yield from self.read_others(configs)
+
+    def read_others(self, configs: Sequence[RunConfig]) -> Iterator[RecordedRun]:
+        """Yield all runs of the folder but these, reading one at a time."""
+        names = {config.run for config in configs}
         for path in study_file.list_run_folders(self.path):
             if path.name not in names:
                 yield recorded_run(path, study_file.read_config(study_file.config_path(path)))

@@ -52,6 +52,8 @@ KNOB_VARIABLES = frozenset(
 TIMEOUT_VARIABLES = frozenset(("HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"))
 # Variables that set threads and their places, and so may follow the number of cores.
 THREAD_PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "BLIS_", "OPENBLAS_")
+# How many GPUs of a node Slurm gave the job.
+JOB_GPUS = "SLURM_GPUS_ON_NODE"
 # The other variables of a job name the job itself, and so differ always.
 COMPARED_JOB_VARIABLES = ("SLURM_CLUSTER_NAME", "SLURM_JOB_PARTITION", "SLURM_CPUS_PER_TASK")
 # The wrappers themselves, and what carries Horovod's gradients: runs of native DDP may do without them.

