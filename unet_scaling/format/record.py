@@ -139,7 +139,8 @@ class Record:
 def read_record(path: Path) -> Record:
     """Read a record; every line that is torn, foreign, impossible or out of order becomes a problem.
 
-    Nothing is skipped, filled or coerced. Raises OSError where the file cannot be read.
+    Nothing is skipped, filled or coerced. A file that cannot be read is a problem, too. Raises
+    FileNotFoundError where there is none.
     """
     lines, problems = _read_lines(path)
     if not lines and not problems:
@@ -167,8 +168,13 @@ def _first(lines: Sequence[RecordLine], kind: type[AnyLine]) -> AnyLine | None:
 
 
 def _read_lines(path: Path) -> tuple[Sequence[RecordLine], list[str]]:
-    """Return the valid lines of a file, and a problem for each of the others. Raises OSError."""
-    raw = read_regular(path)
+    """Return the valid lines of a file, and a problem for each of the others. Raises FileNotFoundError."""
+    try:
+        raw = read_regular(path)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not path.is_symlink():
+            raise
+        return [], [f"{path}: {error.strerror}"]
     raw_lines = raw.splitlines(keepends=True)
     try:
         # All lines in one call take a third of the time that they take one by one.

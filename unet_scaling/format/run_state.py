@@ -8,7 +8,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Literal, Self
 
-from unet_scaling.base.errors import BUS_ERROR, EXIT_BAD_DATA, UserError, WaitedTooLongError, error_file_name
+from unet_scaling.base.errors import (
+    BUS_ERROR,
+    EXIT_BAD_DATA,
+    UserError,
+    WaitedTooLongError,
+    error_file_name,
+    reason_of,
+)
 from unet_scaling.base.files import read_json_with_checksum, read_regular
 from unet_scaling.format.record import (
     RECORD_NAME,
@@ -101,8 +108,6 @@ def recorded_run(folder: Path, config: RunConfig) -> RecordedRun:
         record = read_record(folder / RECORD_NAME)
     except FileNotFoundError:
         return RecordedRun(folder, config, None, _state_without_record(folder))
-    except OSError as error:
-        return RecordedRun(folder, config, None, RunState("invalid", f"{error.filename}: {error.strerror}"))
     return RecordedRun(folder, config, record, _state_by_record(folder, config, record))
 
 
@@ -197,7 +202,8 @@ def failure_reason(folder: Path, after: int = 0) -> str:
         paths = sorted(folder.glob(error_file_name("*", "*")))
         every = [FailureReport.model_validate(read_json_with_checksum(path)) for path in paths]
     except (OSError, ValueError) as error:
-        return f"a report of a worker that failed in {folder} cannot be read: {error}"
+        place = getattr(error, "filename", None) or folder
+        return f"a report of a worker that failed in {place} cannot be read: {reason_of(error)}"
     newest = max((report.attempt for report in every), default=0)
     if newest <= after:
         return ""

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from PIL import Image, PngImagePlugin
 
 from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_RESUME, UserError, or_user_error
+from unet_scaling.base.files import read_regular, real_path
 from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER, FilePair, find_pairs, images_in
 from unet_scaling.format.record import Record
 from unet_scaling.format.run_state import recorded_run
@@ -64,9 +65,9 @@ def image_path(folder: Path, pair: FilePair) -> Path:
 
 def require_own_folder(output: Path, images: Path, table: str) -> None:
     """Raise UserError where masks and table would come among images, or what a study takes for true masks."""
-    own = output.resolve()
-    data = images.resolve() if (images / MASKS_FOLDER).is_dir() else images.resolve().parent
-    taken = {images.resolve(), data / IMAGES_FOLDER, data / MASKS_FOLDER}
+    own, read = map(real_path, (output, images))
+    data = read if (images / MASKS_FOLDER).is_dir() else read.parent
+    taken = {read, data / IMAGES_FOLDER, data / MASKS_FOLDER}
     if any(folder == own or folder in own.parents for folder in taken):
         cure = f"name another one, such as {data}_predicted"
         raise UserError(f"--output {output} lies in the data folder {data}; {cure}")
@@ -104,7 +105,7 @@ def packed_mask(mask: npt.NDArray[np.uint8], origin: str, counts: Sequence[int])
 def read_mask(path: Path) -> tuple[npt.NDArray[np.uint8], dict[str, str]] | None:
     """Return a mask [h, w] and its texts; None for what is no whole PNG."""
     try:
-        with Image.open(path, formats=["PNG"]) as image:
+        with Image.open(io.BytesIO(read_regular(path)), formats=["PNG"]) as image:
             pixels = np.asarray(image)
             return pixels, {str(key): str(value) for key, value in getattr(image, "text", {}).items()}
     except (OSError, SyntaxError, ValueError):
