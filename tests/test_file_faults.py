@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -281,11 +282,22 @@ def ground(sound: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fresh(sound: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the ground as it was, in which commands are then called."""
     ground = sound.parent / "ground"
-    for path in ground.iterdir():
-        remove(path)
-    shutil.copytree(sound, ground, dirs_exist_ok=True)
+    wanted = sound_contents(sound)
+    for name, found in contents(ground).items():
+        if found != wanted.get(name):
+            remove(ground / name)
+    for name in sorted(wanted):
+        if (sound / name).is_dir():
+            (ground / name).mkdir(exist_ok=True)
+        elif not (ground / name).exists():
+            shutil.copy(sound / name, ground / name)
     monkeypatch.chdir(ground)
     return ground
+
+
+@cache
+def sound_contents(sound: Path) -> dict[str, str]:
+    return contents(sound)
 
 
 def remove(path: Path) -> None:
@@ -357,13 +369,17 @@ def called(command: str, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str, str
 def contents(ground: Path) -> dict[str, str]:
     """Return what each file, folder or other thing is, by its place."""
     found = {}
-    for path in ground.rglob("*"):
-        mode = path.lstat().st_mode
-        small = stat.S_ISREG(mode) and path.stat().st_size < HUGE_BYTES
-        kind = str(stat.S_IFMT(mode))
-        target = str(path.readlink()) if path.is_symlink() else ""
-        digest = hashlib.sha256(path.read_bytes()).hexdigest() if small else ""
-        found[str(path.relative_to(ground))] = kind + target + digest
+    for place, folders, files in os.walk(ground):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            facts = path.lstat()
+            text = str(facts.st_mode)
+            if stat.S_ISLNK(facts.st_mode):
+                text += str(path.readlink())
+            elif stat.S_ISREG(facts.st_mode):
+                small = facts.st_size < HUGE_BYTES
+                text += hashlib.sha256(path.read_bytes()).hexdigest() if small else "huge"
+            found[os.path.relpath(path, ground)] = text
     return found
 
 
