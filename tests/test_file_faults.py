@@ -40,6 +40,7 @@ from unet_scaling import subcommands
 from unet_scaling.base.errors import UserError, run_program
 from unet_scaling.data.folder import FilePair
 from unet_scaling.inference.segment import segment
+from unet_scaling.run.run_folder import open_run
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.study_file import read_study
 
@@ -453,6 +454,20 @@ def test_segment_leaves_what_is_in_place_of_a_mask(fault: str, ground: Path) -> 
     segmenter: Any = None
     with limited(), pytest.raises(UserError, match=r"masks/000.png is there and was not made by segment"):
         segment(segmenter, ground / "data", FilePair("000", "000.png", "000.png"), ground / "masks")
+    assert contents(ground) == before
+
+
+@pytest.mark.parametrize("name", ["config.json", "run.jsonl"])
+@pytest.mark.parametrize("fault", [name for name in NO_FILE if name not in (*LONG, "dangling link")])
+def test_a_worker_leaves_a_folder_whose_files_it_cannot_read(
+    fault: str, name: str, ground: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its record is there: it may be that of a complete run."""
+    put(NO_FILE[fault], ground / RUN / name)
+    before = contents(ground)
+    monkeypatch.setattr(sys, "argv", ["train.py", RUN])
+    with limited(), pytest.raises(UserError, match=name), open_run("Train."):
+        pass
     assert contents(ground) == before
 
 

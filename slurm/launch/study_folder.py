@@ -30,7 +30,7 @@ from unet_scaling.base.errors import EXIT_RESUME, UserError, or_user_error
 from unet_scaling.base.files import open_to_append, read_regular, write_atomically, write_json_with_checksum
 from unet_scaling.base.texts import CALLED
 from unet_scaling.base.validation import flat_values
-from unet_scaling.format.record import RECORD_NAME, attempt_records, read_record
+from unet_scaling.format.record import RECORD_NAME, attempt_records, read_any_record
 from unet_scaling.format.run_state import ACTIVE, RecordedRun, recorded_run
 from unet_scaling.study import study_file
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
@@ -173,7 +173,7 @@ def never_trained(folder: Path) -> bool:
     A job may until it is known to be over.
     """
     records = [path for path in (*attempt_records(folder), folder / RECORD_NAME) if path.exists()]
-    trained = any(each.epochs or each.results or each.damaged for each in map(read_record, records))
+    trained = any(each.epochs or each.results or each.damaged for each in map(read_any_record, records))
     if trained or any(folder.glob(study_file.CHECKPOINTS)):
         return False
     states = find_states({folder: read_submission(folder)})

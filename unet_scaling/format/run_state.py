@@ -22,6 +22,7 @@ from unet_scaling.format.record import (
     Record,
     attempt_records,
     disturbed_records,
+    read_any_record,
     read_record,
 )
 from unet_scaling.format.record_lines import FailureReport
@@ -106,8 +107,11 @@ def recorded_run(folder: Path, config: RunConfig) -> RecordedRun:
     """Read the record in the folder of this run and judge it; the folder may not exist yet."""
     try:
         record = read_record(folder / RECORD_NAME)
-    except FileNotFoundError:
-        return RecordedRun(folder, config, None, _state_without_record(folder))
+    except OSError as error:
+        # A link may lead to a record on a disk that is not there now.
+        if isinstance(error, FileNotFoundError) and not (folder / RECORD_NAME).is_symlink():
+            return RecordedRun(folder, config, None, _state_without_record(folder))
+        return RecordedRun(folder, config, None, RunState("invalid", f"{error.filename}: {error.strerror}"))
     return RecordedRun(folder, config, record, _state_by_record(folder, config, record))
 
 
@@ -120,7 +124,7 @@ def last_complete(run: RecordedRun) -> RecordedRun:
         return run
     complete: dict[str, RecordedRun] = {}
     for path in (*attempt_records(run.folder), *disturbed_records(run.folder)):
-        record = read_record(path)
+        record = read_any_record(path)
         state = _state_by_record(run.folder, run.config, record)
         if record.header and state.is_complete:
             complete[record.header.started_utc] = replace(run, record=record, state=state)
