@@ -403,6 +403,8 @@ def mistake(use: Use, fault: str, monkeypatch: pytest.MonkeyPatch) -> str:
         return "" if Path(use.file).name in output else f"ends with {code}, and says {output + errors}"
     if len(told) != 1 or (use.named or Path(use.file).name) not in errors:
         return f"ends with {code}, and says {errors}"
+    if "; " not in errors and "run " not in errors:
+        return f"says no cure: {errors}"
     return ""
 
 

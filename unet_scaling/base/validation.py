@@ -70,7 +70,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}; name a TOML file") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not valid TOML: {error}") from None
+        raise UserError(f"{path} is not valid TOML: {error}; correct it") from None
 
 
 # Matches "2,repeats=1", which is meant for two keys.

@@ -64,10 +64,10 @@ class _UnreadError(ValueError):
 
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file; UserError (65) where it is empty or cannot be read."""
-    with or_user_error(f"{path}: cannot be read", "bring the file back", EXIT_BAD_DATA):
+    with or_user_error(f"{path}: cannot be read", "bring it back, or allow to read it", EXIT_BAD_DATA):
         content = read_regular(path)
     if not content:
-        raise UserError(f"{path}: is empty", EXIT_BAD_DATA)
+        raise UserError(f"{path}: is empty; copy or export it again", EXIT_BAD_DATA)
     return content
 
 

@@ -322,7 +322,11 @@ def load_weights(model: nn.Module, path: Path) -> None:
     try:
         content = read_verified(path)
     except (OSError, ValueError) as error:
-        raise UserError(f"weights {path} cannot be read: {reason_of(error)}", EXIT_BAD_DATA) from None
+        place = getattr(error, "filename", None) or path
+        cure = "bring back the file and the .sha256 beside it"
+        raise UserError(
+            f"weights {place} cannot be read: {reason_of(error)}; {cure}", EXIT_BAD_DATA
+        ) from None
     try:
         state = unpack_state(content)
         other_types = [type(value).__name__ for value in state.values() if not isinstance(value, Tensor)]
