@@ -23,7 +23,7 @@ from unet_scaling.format.record import (
     RECORD_NAME,
     attempt_records,
     disturbed_records,
-    read_record,
+    read_any_record,
     set_launch_aside,
 )
 from unet_scaling.format.run_state import RecordedRun, State, run_state
@@ -88,7 +88,7 @@ def list_gains(folder: Path, earlier: int = 0) -> list[bool]:
     furthest = (0, 0, 0)
     for path in [*attempt_records(folder), folder / RECORD_NAME][earlier:]:
         if path.exists():
-            record = read_record(path)
+            record = read_any_record(path)
             # (epoch, step, step of the saliency maps) up to which it is known to have come.
             reached = (len(record.epochs), 0, 0)
             if record.end and record.end.position:

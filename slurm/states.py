@@ -32,6 +32,7 @@ from slurm.submissions import (
     seconds_until_known,
 )
 from unet_scaling.base.errors import UserError
+from unet_scaling.base.files import read_regular
 from unet_scaling.base.texts import short_digest
 from unet_scaling.format.record import RECORD_NAME
 from unet_scaling.format.run_state import RecordedRun, RunState, recorded_run, run_state
@@ -183,7 +184,7 @@ class KnownJobs:
         if path not in self._scripts:
             self._scripts[path] = ""
             with suppress(OSError):
-                self._scripts[path] = path.read_text()
+                self._scripts[path] = read_regular(path).decode(errors="replace")
         return self._scripts[path]
 
     def _is_elsewhere(self, submission: Submission) -> bool:

@@ -22,11 +22,12 @@ from pydantic import Field
 
 from slurm.scheduler import DEFAULT_SCHEDULER, get_scheduler
 from slurm.scheduler.protocol import Scheduler
-from unet_scaling.base.errors import UserError
+from unet_scaling.base.errors import UserError, reason_of
 from unet_scaling.base.files import (
     create_once,
     json_with_checksum,
     read_json_with_checksum,
+    read_regular,
     write_atomically,
     write_json_with_checksum,
 )
@@ -123,8 +124,9 @@ def _read(path: Path) -> Submission | None:
         return validated(Submission, read_json_with_checksum(path), str(path))
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise UserError(f"{path} cannot be read: {error}; rename it after checking squeue") from None
+    except (OSError, ValueError) as error:
+        problem = f"{path} cannot be read: {reason_of(error)}"
+        raise UserError(f"{problem}; rename it after checking squeue") from None
 
 
 def _list_claims(folder: Path) -> Iterable[int]:
@@ -168,7 +170,7 @@ def seconds_until_known(folder: Path, submission: Submission) -> float:
         tail = submission.token.rpartition(".")[2]
         note = folder / f".looked-{submission.number}-{tail}-{short_digest(machine)}"
         try:
-            begun = float(note.read_text())
+            begun = float(read_regular(note))
         except (OSError, ValueError):
             begun = now
             with suppress(OSError):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import wait_until
 from tests.honest import Honest, write_honest
 from tests.studies import make_images, tiny_study
 from unet_scaling.base.errors import EXIT_MEANINGS, UserError, run_program
@@ -213,17 +214,21 @@ def test_output_that_nobody_reads_ends_without_a_traceback() -> None:
 def test_the_keyboard_stops_a_command_without_a_traceback(tmp_path: Path) -> None:
     fifo = tmp_path / "study.toml"
     os.mkfifo(fifo)
+    end = os.open(fifo, os.O_RDWR)  # a pipe that nobody writes to is refused
     words = [sys.executable, "-m", "unet_scaling", "run", str(fifo)]
     # A shell lets what it starts in the background ignore Ctrl-C, and this would inherit it.
     listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(
         words, cwd=PROJECT, stderr=subprocess.PIPE, text=True, preexec_fn=listening
     ) as running:
-        end = fifo.open("w")  # which waits until the command reads its study
+        files = Path(f"/proc/{running.pid}/fd")
+        wait_until(
+            lambda: any(fifo.samefile(file) for file in files.iterdir() if file.exists()), "reading", 60
+        )
         time.sleep(0.1)
         running.send_signal(signal.SIGINT)
         _, told = running.communicate(timeout=60)
-        end.close()
+    os.close(end)
     assert told == "error: stopped by the keyboard\n"
     assert running.returncode == 130
 

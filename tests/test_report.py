@@ -50,22 +50,6 @@ def of_warm_up_only(folder: Path) -> None:
     write_run(folder.parent, options={"training": {"epochs": 1}})
 
 
-def pipe(name: str) -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
-        (folder / name).unlink()
-        os.mkfifo(folder / name)
-
-    return write
-
-
-def folder_named(name: str) -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
-        (folder / name).unlink()
-        (folder / name).mkdir()
-
-    return write
-
-
 def in_config(**values: object) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         content = json.loads((folder / "config.json").read_text()) | values
@@ -95,9 +79,6 @@ LEFT_OUT: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "a key that steers a terminal": (in_config(**{"\x1b[2J": 1}), r"config.json: \x1b[2J: unknown key"),
     "a huge seed": (in_config(seed=10**30), f"config.json: seed: found {10**30}; allowed"),
     "warm-up only": (of_warm_up_only, "no throughput: 1 epochs, none after the warm-up"),
-    "a pipe": (pipe(RECORD_NAME), "neither a regular file"),
-    "a pipe for its configuration": (pipe("config.json"), "neither a regular file"),
-    "a folder": (folder_named(RECORD_NAME), "Is a directory"),
 }  # fmt: skip
 
 

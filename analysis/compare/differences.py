@@ -41,7 +41,7 @@ from analysis.report.program import MOST_CONSOLE_ROWS, claim_folder, empty_table
 from analysis.report.tables import COMPARE_LINES, Grid, as_csv, make_grid, text_column
 from analysis.study import FEWEST_REPEATS, NAMES, NAN, RECOMMENDED_REPEATS, Array, Score
 from analysis.text import after, clean, count, lines, listed, page, sentence, series_name, with_restriction
-from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_OK, UserError
+from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_OK, UserError, or_user_error
 from unet_scaling.base.files import READABLE, write_atomically
 from unet_scaling.format.facts import task_words
 from unet_scaling.study.options import FEWEST_JUDGED_STEPS
@@ -443,13 +443,11 @@ def compare_folders(first: Path, second: Path, output: Path) -> int:
     _require_one_kind(a, b)
     comparison = compare_studies(a, b)
     files = comparison_files(comparison)
-    try:
+    with or_user_error(f"the comparison cannot be written to {output}", "try --output"):
         claim_folder(output, f"{STEM}.html", files)
         for name, content in files.items():
             write_atomically(output / name, content, READABLE, durable=False)
         (output / f"{STEM}.png").unlink(missing_ok=True)  # of an earlier version
-    except OSError as error:
-        raise UserError(f"the comparison cannot be written to {output}: {error}; try --output") from None
     print_comparison(comparison, report_console())
     print(f"\ncomparison: {output}")
     if comparison.points.empty:

@@ -39,6 +39,7 @@ from analysis.study import (
 )
 from analysis.text import lines
 from unet_scaling.base.errors import UserError
+from unet_scaling.base.files import read_regular
 from unet_scaling.format.older_log import OLDER_LOG_HEADER
 from unet_scaling.format.run_state import first_problem
 from unet_scaling.study.config import FRAMEWORKS, Framework
@@ -277,7 +278,7 @@ def _run(log: Log, work: EpochWork | None) -> Run:
 def _read_rows(path: Path) -> pd.DataFrame:
     """Return the rows of a log. Raises UserError with the first problem, its line, and how many more are."""
     # A carriage return alone is no end of a line; so marked it is no number.
-    text = path.read_bytes().decode("utf-8", errors="replace").replace("\r\n", "\n").replace("\r", "\ufffd")
+    text = read_regular(path).decode("utf-8", errors="replace").replace("\r\n", "\n").replace("\r", "\ufffd")
     lines = text.split("\n")
     if lines[0] != OLDER_LOG_HEADER:
         found = lines[0][:80] if text else "an empty file"

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unet_scaling.base.command_line import CommandLine, named_folder
-from unet_scaling.base.errors import EXIT_OK, UserError
+from unet_scaling.base.errors import EXIT_OK, or_user_error
+from unet_scaling.base.texts import called, count
 from unet_scaling.base.validation import counts
 
 
@@ -29,12 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from analysis.read.load import load_study
 
     study = load_study(options.study)
+    if len(study.left_out):
+        left_out = count(len(study.left_out), "run")
+        print(f"{options.study} leaves out {left_out}: {called('report', options.study)} says why")
     prediction = predict_study(options.study, study, options.workers)
     target = options.output or options.study / PREDICTIONS_FOLDER
-    try:
+    with or_user_error(f"the prediction cannot be written to {target}", "try --output"):
         path = write_prediction(target, prediction)
-    except OSError as error:
-        raise UserError(f"the prediction cannot be written to {target}: {error}; try --output") from None
     print(*forecast_lines(prediction, study.names), f"\nwritten: {path}", sep="\n")
     return EXIT_OK
 

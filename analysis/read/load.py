@@ -60,6 +60,7 @@ from unet_scaling.format.record import (
     attempt_records,
     attempt_to_set_aside,
     disturbed_records,
+    read_any_record,
     read_record,
 )
 from unet_scaling.format.record_lines import Header, ScriptHeader
@@ -430,11 +431,11 @@ def _replaced(folder: Path, header: Header) -> Iterator[bool]:
     One on another machine, of another code, or that could not be used, was no choice between results.
     """
     for path in (*disturbed_records(folder), *attempt_records(folder)):
-        record = read_record(path)
+        record = read_any_record(path)
         if not record.complete or record.header is None:
             continue
         own = folder / RECORD_NAME
-        if record.header == header and not (own.exists() and read_record(own).complete):
+        if record.header == header and not (own.exists() and read_any_record(own).complete):
             continue  # it counts itself, until the new one is complete
         both = header.model_copy(update={"earlier": [record.header]})
         if not any(facts.differing_attempts(both)) and records.why_unusable(record) is None:

@@ -2,6 +2,7 @@
 
 import argparse
 import gc
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -33,8 +34,8 @@ from analysis.report.tables import Column, number_column
 from analysis.study import Study, names_of
 from analysis.text import clean, labelled
 from unet_scaling.base.console import CleanConsole
-from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_OK, UserError, required_module
-from unet_scaling.base.files import READABLE, write_atomically
+from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_OK, UserError, or_user_error, required_module
+from unet_scaling.base.files import READABLE, real_path, write_atomically
 from unet_scaling.base.parallel import parallel_map
 from unet_scaling.base.texts import called
 
@@ -55,7 +56,7 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     of others, and OSError where the folder cannot be written; an earlier file is then still whole.
     """
     if folder.is_symlink():
-        raise UserError(f"{folder} is a link; give --output {folder.resolve()}")
+        raise UserError(f"{folder} is a link; give --output {real_path(folder)}")
     started = draw_figures(report)
     contents = table_files(report) | export_files(report)
     subject = report.study.subject
@@ -80,8 +81,10 @@ def claim_folder(folder: Path, page: str, names: Iterable[str]) -> None:
 
     Raises UserError where such files are there, and no page beside them: they are somebody's own.
     """
-    if (folder / page).exists():
+    if (folder / page).is_file():
         return
+    if os.path.lexists(folder / page):
+        raise UserError(f"{folder / page} is no file; name a folder of its own by --output")
     others = sorted(name for name in names if (folder / name).exists())
     if others:
         raise UserError(f"{folder} holds {others[0]}, and no {page}; name a folder of its own by --output")
@@ -130,7 +133,7 @@ def report_study(options: argparse.Namespace) -> int:
         return _report_index(options.index)
     source: Path = options.study or options.reference or Path()
     folder = options.output or source / "report"
-    if options.csv not in (None, "-") and Path(options.csv).resolve().parent == folder.resolve():
+    if options.csv not in (None, "-") and real_path(Path(options.csv)).parent == real_path(folder):
         raise UserError(f"--output {folder} holds {options.csv} itself; name a folder of its own")
     if options.csv:
         tables = required_module("analysis.tables_of_others.csv_table", "report --csv")
@@ -149,10 +152,8 @@ def report_study(options: argparse.Namespace) -> int:
     # The study stays until the end: no search for garbage, in any process, needs to visit it.
     gc.freeze()
     report = make_report(replace(study, output=folder))
-    try:
+    with or_user_error(f"the report cannot be written to {folder}", "try --output"):
         write_report(report, folder)
-    except OSError as error:
-        raise UserError(f"the report cannot be written to {folder}: {error}; try --output") from None
     print_report(report, folder)
     print(f"\nreport: {folder}")
     return EXIT_OK

@@ -37,6 +37,7 @@ from analysis.study import (
 )
 from analysis.text import first_of
 from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.base.files import read_given
 from unet_scaling.base.texts import WORDS_OF_LOSSES, did_you_mean
 from unet_scaling.study.frameworks import ALL_FRAMEWORKS, FRAMEWORK_ROWS, Framework
 
@@ -286,15 +287,19 @@ def _study(source: str, table: Mapping[str, CsvColumn], rows: list[Run], arms: N
 def _text(source: str) -> str:
     """Return the text of the table; a byte order mark is no part of it."""
     try:
-        content = sys.stdin.buffer.read() if source == STANDARD_INPUT else Path(source).read_bytes()
+        content = sys.stdin.buffer.read() if source == STANDARD_INPUT else read_given(Path(source))
     except OSError as error:
-        reason = error.strerror or "standard input is closed; name a file"
-        raise UserError(f"--csv {source}: {reason}") from None
+        raise UserError(
+            f"--csv {source}: {error.strerror or 'standard input is closed'}; name a file"
+        ) from None
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
-        return content.decode(encoding)
+        text = content.decode(encoding)
     except UnicodeDecodeError as error:
         raise UserError(f"--csv {source}: byte {error.start} is not UTF-8; save the table as UTF-8") from None
+    if "\0" in text:
+        raise UserError(f"--csv {source}: holds NUL bytes, as no text does; save the table as UTF-8")
+    return text
 
 
 def _rows(text: str, name: str) -> tuple[tuple[int, list[str]], Rows, str]:

@@ -11,7 +11,7 @@ from slurm.scheduler.protocol import ELSEWHERE, GONE, UNCLEAR, Scheduler, Unreac
 from slurm.states import KnownJobs, find_states
 from slurm.submissions import read_submission
 from unet_scaling.base.command_line import CommandLine
-from unet_scaling.base.errors import EXIT_RESUME, UserError
+from unet_scaling.base.errors import EXIT_RESUME, UserError, reason_of
 from unet_scaling.format.run_state import ACTIVE
 from unet_scaling.study.study_file import list_run_folders, recorded_study
 
@@ -41,7 +41,7 @@ def cancel_study(folder: Path, console: Console) -> None:
         mark_cancelled(folder)
     except OSError as error:
         cure = "a submission that waits submits again: end it by Ctrl-C"
-        untold = f"{folder} cannot be written: {error}; {cure}"
+        untold = f"{folder} cannot be written: {reason_of(error)}; {cure}"
     cancelled: dict[str, str] = {}
     end = time.monotonic() + CANCEL_SECONDS
     pause = FIRST_LOOK_SECONDS

@@ -20,6 +20,7 @@ from slurm.scheduler.protocol import UnreachableError
 from slurm.scheduler.slurm import Slurm
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import UserError
+from unet_scaling.base.files import real_path
 from unet_scaling.base.texts import called, count
 from unet_scaling.base.validation import as_toml, counts, setting
 from unet_scaling.data.checking import check_folder, require_meant, sample_folder
@@ -249,7 +250,7 @@ def choose_data_keys(arguments: argparse.Namespace, most_workers: int) -> tuple[
     if not path.exists():
         path = arguments.into / f"{arguments.name}.manifest.json"
     manifest_in_study = "" if path.parent == folder else _plain_path("--into", path)
-    if path.exists():
+    if os.path.lexists(path):
         manifest = read_manifest(path)
         manifest.require_unchanged(folder, path)
         manifest.require_foreground(foreground or manifest.foreground, folder, path)
@@ -298,7 +299,7 @@ def _given_folder(folder: Path) -> Path:
 
 def _plain_path(option: str, path: Path) -> str:
     """Return a path below the project relative to it, as studies write it, and any other as absolute."""
-    real = path.resolve()
+    real = real_path(path)
     is_ours = real.is_relative_to(PROJECT)
     return _path_as_read(option, [real.relative_to(PROJECT) if is_ours else real, real, path.absolute()])
 

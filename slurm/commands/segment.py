@@ -26,7 +26,7 @@ from slurm.one_job import new_job_folder, run_as_job
 from slurm.scheduler.protocol import GONE, Scheduler, is_over
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_BUG, EXIT_OK, EXIT_RESUME, UserError
-from unet_scaling.base.files import READABLE, remove_unfinished, write_atomically
+from unet_scaling.base.files import READABLE, read_regular, real_path, remove_unfinished, write_atomically
 from unet_scaling.base.texts import count
 from unet_scaling.base.validation import positive
 from unet_scaling.data.folder import FilePair
@@ -194,11 +194,11 @@ def _moments(begin: int, output: Path, pairs: list[FilePair]) -> list[int]:
 
 def _require_table(path: Path, output: Path) -> None:
     """Raise UserError where no table of speeds can be written, or another file stands there."""
-    if path.resolve().parent == output.resolve():
+    if real_path(path).parent == real_path(output):
         raise UserError(f"--speeds {path} lies among the masks; name a place outside of --output")
     if not path.parent.is_dir():
         raise UserError(f"--speeds {path}: {path.parent} is no folder")
-    if path.exists() and not (path.is_file() and path.read_bytes().startswith(_SPEEDS_HEADER.encode())):
+    if path.exists() and not (path.is_file() and read_regular(path).startswith(_SPEEDS_HEADER.encode())):
         raise UserError(f"--speeds {path} is no table of earlier calls; name a new file")
 
 

@@ -37,6 +37,8 @@ def check_inputs(configs: Sequence[RunConfig], in_container: bool = False) -> No
         # With a manifest elsewhere, the folder itself may be there on the compute nodes only.
         if not manifest.is_file() and not Path(folder).is_dir():
             raise UserError(f"data.folder: found {folder}, which does not exist", EXIT_BAD_DATA)
+        if manifest.exists() and not manifest.is_file():
+            read_manifest(manifest)  # says what it is
         if not manifest.is_file():
             advice = f"the images are not checked; run {called('data', 'check', folder)}"
             raise UserError(f"{manifest} does not exist: {advice}", EXIT_BAD_DATA)

@@ -26,11 +26,11 @@ from rich.console import Console
 from slurm.scheduler.protocol import Scheduler, UnreachableError
 from slurm.states import find_states
 from slurm.submissions import read_submission
-from unet_scaling.base.errors import EXIT_RESUME, UserError
-from unet_scaling.base.files import open_to_append, write_atomically, write_json_with_checksum
+from unet_scaling.base.errors import EXIT_RESUME, UserError, or_user_error
+from unet_scaling.base.files import open_to_append, read_regular, write_atomically, write_json_with_checksum
 from unet_scaling.base.texts import CALLED
 from unet_scaling.base.validation import flat_values
-from unet_scaling.format.record import RECORD_NAME, attempt_records, read_record
+from unet_scaling.format.record import RECORD_NAME, attempt_records, read_any_record
 from unet_scaling.format.run_state import ACTIVE, RecordedRun, recorded_run
 from unet_scaling.run.run_claim import holders
 from unet_scaling.study import study_file
@@ -178,7 +178,7 @@ def never_trained(folder: Path) -> bool:
     A job may until it is known to be over.
     """
     records = [path for path in (*attempt_records(folder), folder / RECORD_NAME) if path.exists()]
-    trained = any(each.epochs or each.results or each.damaged for each in map(read_record, records))
+    trained = any(each.epochs or each.results or each.damaged for each in map(read_any_record, records))
     if trained or any(folder.glob(study_file.CHECKPOINTS)):
         return False
     states = find_states({folder: read_submission(folder)})
@@ -192,11 +192,9 @@ def logs_folder() -> Path:
 @contextmanager
 def locked(study: Path) -> Iterator[None]:
     """Hold the lock of a study folder. Raises UserError where another process holds it."""
-    try:
+    with or_user_error(f"the study folder {study} cannot be written", "give another --logs"):
         study.mkdir(parents=True, exist_ok=True)
         lock = open_to_append(study / LOCK_NAME)
-    except OSError as error:
-        raise UserError(f"the study folder {study} cannot be written: {error}") from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -288,7 +286,8 @@ def mark_cancelled(study: Path) -> None:
 
 
 def _mark(study: Path) -> bytes:
-    try:
-        return (study / MARK_NAME).read_bytes()
-    except FileNotFoundError:
-        return b""
+    with or_user_error(f"{study / MARK_NAME} cannot be read", "remove it"):
+        try:
+            return read_regular(study / MARK_NAME)
+        except (FileNotFoundError, NotADirectoryError):
+            return b""

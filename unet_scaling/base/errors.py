@@ -46,7 +46,16 @@ READ_LOOK_SECONDS = 0.01
 INT_BYTES = 4
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # Errors of writing a file or standard output that are no bug of the program.
-UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EBADF)
+UNWRITABLE = (
+    errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EBADF,
+)  # fmt: skip
+# Errors by what stands in place of a file or folder, which no program can foresee, with their cures.
+_NOT_A_FILE = "put a file or folder of the kind that belongs there"
+_ALLOW = "who owns it can allow it"
+MISPLACED = {errno.EACCES: _ALLOW, errno.EPERM: _ALLOW, errno.ENAMETOOLONG: "give it a shorter name"}
+MISPLACED |= dict.fromkeys(
+    (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.ENODEV), _NOT_A_FILE
+)
 # Optional parts are folders in them that may be taken away, imported only on request.
 OWN_PACKAGES = ("unet_scaling", "slurm", "analysis")
 
@@ -71,8 +80,13 @@ def or_user_error(problem: str, cure: str = "", code: int = EXIT_USAGE) -> Itera
     except OSError as error:
         is_named = error.filename is None or str(error.filename) in problem
         at = "" if is_named else f" ({error.filename})"
-        parts = [f"{problem}: {error.strerror or error}{at}", cure]
+        parts = [f"{problem}: {reason_of(error)}{at}", cure]
         raise UserError("; ".join(filter(None, parts)), code) from None
+
+
+def reason_of(error: OSError | ValueError) -> str:
+    """Return why a file cannot be used, for a sentence that names the file."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 class StoppedError(UserError):
@@ -112,16 +126,16 @@ def error_file_name(attempt: int | str, worker: int | str) -> str:
 def run_program(main: Callable[[], int | None]) -> None:
     """Run `main` and leave with its exit code; a UserError becomes one line, all else a traceback.
 
-    So does a file or folder without permission, which no program can foresee. Output that nobody reads any
-    more, as of `... | head`, ends it without a word.
+    So does a file or folder without permission, or of another kind, which no program can foresee. Output that
+    nobody reads any more, as of `... | head`, ends it without a word.
     """
     try:
         code = _exit_code(main, with_output=True)
         sys.stdout.flush()
-    except PermissionError as error:
-        print(f"error: {error.filename}: {error.strerror}; who owns it can allow it", file=sys.stderr)
-        code = EXIT_USAGE
     except OSError as error:
+        if error.filename is not None and error.errno in MISPLACED:
+            print(f"error: {error.filename}: {error.strerror}; {MISPLACED[error.errno]}", file=sys.stderr)
+            sys.exit(EXIT_USAGE)
         if error.errno not in UNWRITABLE:
             raise
         code = EXIT_PIPE_CLOSED

@@ -28,6 +28,7 @@ READABLE = 0o644
 # Errors of a shared file system that may pass; a full disk may be emptied meanwhile.
 TRANSIENT = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT)
 PAUSES_SECONDS = (1.0, 3.0, 8.0)
+NOT_REGULAR = "neither a regular file nor a link to one"
 
 
 def write_atomically(path: Path, content: str | bytes, mode: int = PRIVATE, *, durable: bool = True) -> None:
@@ -45,6 +46,14 @@ def retry_transient(write: Callable[[], None]) -> None:
 
 
 def _replace(path: Path, data: bytes, mode: int, durable: bool) -> None:
+    """Replace the file. Raises OSError that names it, not the temporary file."""
+    try:
+        _replace_by_temporary(path, data, mode, durable)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _replace_by_temporary(path: Path, data: bytes, mode: int, durable: bool) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -99,16 +108,39 @@ def remove_unfinished(folder: Path, names: str) -> None:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Open a file to add to it, private where it is new. Raises OSError."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab")
+    """Open a file to add to it, private where it is new. Raises OSError, also for a pipe without reader."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
+    return os.fdopen(os.open(path, flags, PRIVATE), "ab")
 
 
 def read_regular(path: Path) -> bytes:
     """Return the content of a regular file. Raises OSError, also for a pipe or device: reading might hang."""
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise OSError(errno.EINVAL, "neither a regular file nor a link to one", str(path))
+        raise OSError(errno.EINVAL, NOT_REGULAR, str(path))
     return path.read_bytes()
+
+
+def read_given(path: Path) -> bytes:
+    """Return the content of a file that a user names, or of a pipe as <(COMMAND) of a shell makes it.
+
+    Raises OSError, also for a pipe that nobody writes to: reading would wait for ever.
+    """
+    if not path.is_fifo():
+        return read_regular(path)
+    with open(
+        path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
+    ) as pipe:
+        first = pipe.read(1)  # None: nothing yet, of somebody who writes
+        if first == b"":
+            raise OSError(errno.EINVAL, "a pipe that nobody writes to", str(path))
+        os.set_blocking(pipe.fileno(), True)
+        return (first or b"") + pipe.readall()
+
+
+def real_path(path: Path) -> Path:
+    """Return the path without links; one that ends in a loop of links stays, for who opens it to tell."""
+    return Path(os.path.realpath(path))
 
 
 def write_json_with_checksum(path: Path, content: dict[str, Any]) -> None:
@@ -161,8 +193,8 @@ def write_verified(path: Path, content: bytes, mode: int = PRIVATE) -> None:
 
 def read_verified(path: Path) -> bytes:
     """Return what `write_verified` wrote. Raises ValueError for damage, OSError for an unreadable file."""
-    content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() not in checksum_path(path).read_text().split():
+    content = read_regular(path)
+    if hashlib.sha256(content).hexdigest().encode() not in read_regular(checksum_path(path)).split():
         raise ValueError(f"{path} does not match {checksum_path(path)}: the file is damaged")
     return content
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, Validat
 from pydantic_core import CoreSchema
 
 from unet_scaling.base.errors import UserError
+from unet_scaling.base.files import read_given
 from unet_scaling.base.texts import did_you_mean
 
 Schema = dict[str, Any]
@@ -57,7 +58,7 @@ AnyModel = TypeVar("AnyModel", bound=StrictModel)
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file; raises UserError that says why it cannot be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(read_given(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n"))
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise UserError(f"{path}: line {line} is not UTF-8, as TOML has to be; save it as UTF-8") from None
@@ -69,9 +70,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     except IsADirectoryError:
         raise UserError(f"{path} is a folder; name a TOML file in it: {_toml_files(path)}") from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        raise UserError(f"{path} cannot be read: {error.strerror}; name a TOML file") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not valid TOML: {error}") from None
+        raise UserError(f"{path} is not valid TOML: {error}; correct it") from None
 
 
 def _toml_files(folder: Path) -> str:

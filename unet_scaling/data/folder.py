@@ -10,6 +10,7 @@ Format history
 """
 
 import hashlib
+import os
 import re
 import unicodedata
 from collections import defaultdict
@@ -24,7 +25,7 @@ import numpy.typing as npt
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from unet_scaling.base.errors import EXIT_BAD_DATA, UserError, or_user_error
-from unet_scaling.base.files import READABLE, checksum_path, read_verified, write_verified
+from unet_scaling.base.files import READABLE, checksum_path, read_regular, read_verified, write_verified
 from unet_scaling.base.texts import called
 from unet_scaling.base.validation import Digest, StrictModel
 from unet_scaling.study.options import Data
@@ -397,7 +398,7 @@ def _require_sizes(folder: Path, entries: list[FileEntry], cure: str) -> None:
 def read_manifest(path: Path) -> Manifest:
     """Read a manifest; UserError (65) where it is missing, not a manifest, or contradicts itself."""
     try:
-        content = read_verified(path) if checksum_path(path).exists() else path.read_bytes()
+        content = read_verified(path) if checksum_path(path).exists() else read_regular(path)
         return Manifest.model_validate_json(content)
     except FileNotFoundError:
         problem = f"{path} does not exist"
@@ -415,12 +416,10 @@ def read_manifest(path: Path) -> Manifest:
 
 def require_replaceable(path: Path) -> None:
     """Raise UserError where a file is at `path` that does not begin as a manifest; a damaged one does."""
-    if not path.is_file():
+    if not os.path.lexists(path):
         return
     begin = f'{{\n "format": {Manifest.model_fields["format"].default},'.encode()
-    with path.open("rb") as file:
-        is_manifest = file.read(len(begin)) == begin
-    if not is_manifest:
+    if not (path.is_file() and read_regular(path).startswith(begin)):
         cure = "name another path with --manifest PATH"
         raise UserError(f"{path} is there, and is no manifest of this program; {cure}")
 

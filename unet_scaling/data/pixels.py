@@ -15,6 +15,7 @@ from PIL import Image
 from tifffile import COMPRESSION, PHOTOMETRIC, PLANARCONFIG, SAMPLEFORMAT
 
 from unet_scaling.base.errors import EXIT_BAD_DATA, UserError, or_user_error
+from unet_scaling.base.files import read_regular
 from unet_scaling.data.folder import HIGHEST_VALUE
 
 # Of an integer or floating type, [height, width, channels].
@@ -63,10 +64,10 @@ class _UnreadError(ValueError):
 
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file; UserError (65) where it is empty or cannot be read."""
-    with or_user_error(f"{path}: cannot be read", code=EXIT_BAD_DATA):
-        content = path.read_bytes()
+    with or_user_error(f"{path}: cannot be read", "bring it back, or allow to read it", EXIT_BAD_DATA):
+        content = read_regular(path)
     if not content:
-        raise UserError(f"{path}: is empty", EXIT_BAD_DATA)
+        raise UserError(f"{path}: is empty; copy or export it again", EXIT_BAD_DATA)
     return content
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 from pydantic import NonNegativeInt, PositiveInt, ValidationError
 
 from unet_scaling.base.errors import UserError, or_user_error
-from unet_scaling.base.files import READABLE, write_atomically
+from unet_scaling.base.files import READABLE, read_regular, write_atomically
 from unet_scaling.base.progress import map_in_order
 from unet_scaling.base.validation import StrictModel
 from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER
@@ -79,7 +79,7 @@ def _is_complete(folder: Path, wanted: Parameters) -> bool:
         return False
     cure = "it is left as it is; name another folder, empty or new"
     try:
-        existing = Parameters.model_validate_json((folder / PARAMETERS_NAME).read_bytes())
+        existing = Parameters.model_validate_json(read_regular(folder / PARAMETERS_NAME))
     except (OSError, ValidationError):
         raise UserError(f"{folder} is not empty and holds no sound {PARAMETERS_NAME}; {cure}") from None
     if existing.model_copy(update={"complete": False}) != wanted:

@@ -90,7 +90,7 @@ def read_compute_profile(place: Path) -> ProfileFile:
         profile = validated(ComputeProfile, read_toml(path), str(path))
         if profile.assumption is None:
             raise UserError(f"{path}: assumption: it is missing; say where the figures come from")
-        return ProfileFile(path, profile, hashlib.sha256(path.read_bytes()).hexdigest())
+        return ProfileFile(path, profile, hashlib.sha256(read_regular(path)).hexdigest())
     try:
         raw = read_verified(path) if checksum_path(path).exists() else read_regular(path)
         content = parse_json(raw)

@@ -162,6 +162,14 @@ def read_record(path: Path) -> Record:
     )
 
 
+def read_any_record(path: Path) -> Record:
+    """Read a record; where it cannot be read, that is its problem."""
+    try:
+        return read_record(path)
+    except OSError as error:
+        return Record(path, None, (), (), None, problems=(f"{path}: {error.strerror}",))
+
+
 def _first(lines: Sequence[RecordLine], kind: type[AnyLine]) -> AnyLine | None:
     return next((line for line in lines if isinstance(line, kind)), None)
 

@@ -8,13 +8,21 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Literal, Self
 
-from unet_scaling.base.errors import BUS_ERROR, EXIT_BAD_DATA, UserError, WaitedTooLongError, error_file_name
+from unet_scaling.base.errors import (
+    BUS_ERROR,
+    EXIT_BAD_DATA,
+    UserError,
+    WaitedTooLongError,
+    error_file_name,
+    reason_of,
+)
 from unet_scaling.base.files import read_json_with_checksum, read_regular
 from unet_scaling.format.record import (
     RECORD_NAME,
     Record,
     attempt_records,
     disturbed_records,
+    read_any_record,
     read_record,
 )
 from unet_scaling.format.record_lines import FailureReport
@@ -99,9 +107,10 @@ def recorded_run(folder: Path, config: RunConfig) -> RecordedRun:
     """Read the record in the folder of this run and judge it; the folder may not exist yet."""
     try:
         record = read_record(folder / RECORD_NAME)
-    except FileNotFoundError:
-        return RecordedRun(folder, config, None, _state_without_record(folder))
     except OSError as error:
+        # A link may lead to a record on a disk that is not there now.
+        if isinstance(error, FileNotFoundError) and not (folder / RECORD_NAME).is_symlink():
+            return RecordedRun(folder, config, None, _state_without_record(folder))
         return RecordedRun(folder, config, None, RunState("invalid", f"{error.filename}: {error.strerror}"))
     return RecordedRun(folder, config, record, _state_by_record(folder, config, record))
 
@@ -115,7 +124,7 @@ def last_complete(run: RecordedRun) -> RecordedRun:
         return run
     complete: dict[str, RecordedRun] = {}
     for path in (*attempt_records(run.folder), *disturbed_records(run.folder)):
-        record = read_record(path)
+        record = read_any_record(path)
         state = _state_by_record(run.folder, run.config, record)
         if record.header and state.is_complete:
             complete[record.header.started_utc] = replace(run, record=record, state=state)
@@ -197,7 +206,8 @@ def failure_reason(folder: Path, after: int = 0) -> str:
         paths = sorted(folder.glob(error_file_name("*", "*")))
         every = [FailureReport.model_validate(read_json_with_checksum(path)) for path in paths]
     except (OSError, ValueError) as error:
-        return f"a report of a worker that failed in {folder} cannot be read: {error}"
+        place = getattr(error, "filename", None) or folder
+        return f"a report of a worker that failed in {place} cannot be read: {reason_of(error)}"
     newest = max((report.attempt for report in every), default=0)
     if newest <= after:
         return ""

@@ -22,7 +22,7 @@ import numpy as np
 from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.base.files import READABLE, write_atomically
 from unet_scaling.data.pixels import read_bytes
-from unet_scaling.inference.masks import files_to_segment, image_path, require_own_folder
+from unet_scaling.inference.masks import files_to_segment, image_path, or_resumable, require_own_folder
 
 # Largest batch, and milliseconds that a request waits for others.
 SERVER_SETTINGS = ((1, 0), (4, 0), (4, 20), (16, 0), (16, 50))
@@ -60,7 +60,8 @@ def measure_latency(
     pairs, _ = files_to_segment(images)
     contents = [read_bytes(image_path(images, pair)) for pair in pairs[:_IMAGES]]
     require_own_folder(output, images, _TABLE)
-    output.mkdir(parents=True, exist_ok=True)
+    with or_resumable(output):
+        output.mkdir(parents=True, exist_ok=True)
     with served(run, "--batch", 1, *options) as (address, _):
         capacity = saturated(address, contents, seconds)
     print(f"batches of 1, clients that never wait: {capacity:.1f} images/s; rates are shares of it")

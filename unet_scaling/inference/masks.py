@@ -13,6 +13,8 @@ import numpy.typing as npt
 from PIL import Image, PngImagePlugin
 
 from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_RESUME, UserError, or_user_error
+from unet_scaling.base.files import read_regular, real_path
+from unet_scaling.base.texts import called
 from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER, FilePair, find_pairs, images_in
 from unet_scaling.format.record import Record
 from unet_scaling.format.run_state import recorded_run
@@ -42,7 +44,8 @@ def files_to_segment(folder: Path) -> tuple[list[FilePair], list[str]]:
         names, problems = images_in(folder)
         pairs = [FilePair(stem, name, "") for stem, name in sorted(names.items())]
     if not pairs:
-        raise UserError(problems[0] if problems else f"{folder} has no images", EXIT_BAD_DATA)
+        cure = "name a folder of PNG, TIFF or JPEG files"
+        raise UserError(problems[0] if problems else f"{folder} has no images; {cure}", EXIT_BAD_DATA)
     return pairs, problems
 
 
@@ -56,7 +59,8 @@ def trained_network(run: Path) -> tuple[RunConfig, Record]:
         what = "a task of its own" if config.has_own_task else "emulated workers, which learn nothing"
         raise UserError(f"{run} is of {what}; masks are made by the built-in U-Net")
     if not recorded.state.is_complete or not recorded.record:
-        raise UserError(f"{run} is not complete: {recorded.state.reason or recorded.state.state}")
+        reason = recorded.state.reason or recorded.state.state
+        raise UserError(f"{run} is not complete: {reason}; {called('status', run.parent)} shows which are")
     return config, recorded.record
 
 
@@ -67,14 +71,14 @@ def image_path(folder: Path, pair: FilePair) -> Path:
 
 def require_own_folder(output: Path, images: Path, table: str) -> None:
     """Raise UserError where masks and table would come among images, or what a study takes for true masks."""
-    own = output.resolve()
-    data = images.resolve() if (images / MASKS_FOLDER).is_dir() else images.resolve().parent
-    taken = {images.resolve(), data / IMAGES_FOLDER, data / MASKS_FOLDER}
+    own, read = map(real_path, (output, images))
+    data = read if (images / MASKS_FOLDER).is_dir() else read.parent
+    taken = {read, data / IMAGES_FOLDER, data / MASKS_FOLDER}
     if any(folder == own or folder in own.parents for folder in taken):
         cure = f"name another one, such as {data}_predicted"
         raise UserError(f"--output {output} lies in the data folder {data}; {cure}")
     if output.exists() and not output.is_dir():
-        raise UserError(f"--output {output} is no folder")
+        raise UserError(f"--output {output} is no folder; name a new one")
     names = [path.name for path in output.iterdir()] if output.is_dir() else []
     known = {table, Path(table).with_suffix(".svg").name, JOBS_FOLDER}
     foreign = [name for name in sorted(names) if not name.endswith(".png") and name not in known]
@@ -107,7 +111,7 @@ def packed_mask(mask: npt.NDArray[np.uint8], origin: str, counts: Sequence[int])
 def read_mask(path: Path) -> tuple[npt.NDArray[np.uint8], dict[str, str]] | None:
     """Return a mask [h, w] and its texts; None for what is no whole PNG."""
     try:
-        with Image.open(path, formats=["PNG"]) as image:
+        with Image.open(io.BytesIO(read_regular(path)), formats=["PNG"]) as image:
             pixels = np.asarray(image)
             return pixels, {str(key): str(value) for key, value in getattr(image, "text", {}).items()}
     except (OSError, SyntaxError, ValueError):

@@ -218,7 +218,8 @@ def segment(segmenter: Segmenter, folder: Path, pair: FilePair, output: Path) ->
     """
     target = masks.mask_path(output, pair)
     known = ""
-    if target.exists() and target.stat().st_size:
+    # A file that was cut to nothing is made again.
+    if os.path.lexists(target) and not (target.is_file() and target.stat().st_size == 0):
         _, texts = masks.read_mask(target) or (None, {})
         if masks.ORIGIN_KEY not in texts:
             raise UserError(f"{target} is there and was not made by segment; name another --output")

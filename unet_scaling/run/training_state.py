@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
+from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_BUG, UserError, reason_of
 from unet_scaling.base.files import read_verified, write_verified
 from unet_scaling.data.batches import sample_sha256
 from unet_scaling.group.group import Group, wait_for_device
@@ -322,7 +322,11 @@ def load_weights(model: nn.Module, path: Path) -> None:
     try:
         content = read_verified(path)
     except (OSError, ValueError) as error:
-        raise UserError(f"weights cannot be read: {error}", EXIT_BAD_DATA) from None
+        place = getattr(error, "filename", None) or path
+        cure = "bring back the file and the .sha256 beside it"
+        raise UserError(
+            f"weights {place} cannot be read: {reason_of(error)}; {cure}", EXIT_BAD_DATA
+        ) from None
     try:
         state = unpack_state(content)
         other_types = [type(value).__name__ for value in state.values() if not isinstance(value, Tensor)]

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unet_scaling.base.errors import UserError, or_user_error
+from unet_scaling.base.files import read_regular
 from unet_scaling.base.validation import validated
 from unet_scaling.format.record import RECORD_NAME, RecordWriter
 from unet_scaling.format.record_lines import STEPS_NAME, End, RecordLine, ScriptHeader, WorkerFacts
@@ -354,4 +355,4 @@ def own_program() -> tuple[str, str | None]:
     path = getattr(sys.modules["__main__"], "__file__", None)
     if path is None or not Path(path).is_file():
         return "", None
-    return str(Path(path).resolve()), hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return str(Path(path).resolve()), hashlib.sha256(read_regular(Path(path))).hexdigest()

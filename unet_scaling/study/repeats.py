@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from unet_scaling.base.errors import UserError
+from unet_scaling.base.errors import UserError, reason_of
 from unet_scaling.base.files import read_json_with_checksum, write_json_with_checksum
 from unet_scaling.base.validation import StrictModel, validated
 
@@ -85,7 +85,7 @@ def read_history(study_folder: Path) -> RepeatHistory:
         return RepeatHistory(by_hand=0)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{path} cannot be read: {error}; restore it: it says how repeats were added"
+            f"{path} cannot be read: {reason_of(error)}; restore it: it says how repeats were added"
         ) from None
 
 

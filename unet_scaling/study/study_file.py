@@ -13,8 +13,8 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
-from unet_scaling.base.errors import UserError, or_user_error
-from unet_scaling.base.files import read_json_with_checksum
+from unet_scaling.base.errors import UserError, or_user_error, reason_of
+from unet_scaling.base.files import read_json_with_checksum, read_regular
 from unet_scaling.base.texts import LAUNCH_HINT
 from unet_scaling.base.validation import StrictModel, fault_lines, read_toml, user_message, validated
 from unet_scaling.study.config import (
@@ -109,7 +109,8 @@ def read_config(path: Path) -> RunConfig:
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; {LAUNCH_HINT} makes run folders") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+        cure = f"rename the run's folder: {LAUNCH_HINT} makes it again"
+        raise UserError(f"{path} cannot be read: {reason_of(error)}; {cure}") from None
     return validated(RunConfig, content, str(path))
 
 
@@ -124,7 +125,8 @@ def recorded_study(folder: Path) -> StudyConfig | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}; rename it: {LAUNCH_HINT} writes it again") from None
+        problem = f"{path} cannot be read: {reason_of(error)}"
+        raise UserError(f"{problem}; rename it: {LAUNCH_HINT} writes it again") from None
     if isinstance(content, dict):
         content.pop(HISTORY_KEY, None)
     return validated(StudyConfig, content, str(path))
@@ -200,8 +202,8 @@ def _with_task_file(content: dict[str, Any], source: Path) -> dict[str, Any]:
 
 def task_sha256(path: Path, key: str) -> str:
     """Return the SHA-256 of the file of a task; UserError that begins with `key` where it cannot be read."""
-    with or_user_error(f"{key}: found {path}, which cannot be read"):
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+    with or_user_error(f"{key}: found {path}, which cannot be read", "name a Python file"):
+        return hashlib.sha256(read_regular(path)).hexdigest()
 
 
 @cache

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError, or_user_error
+from unet_scaling.base.files import read_regular
 from unet_scaling.base.texts import did_you_mean
 from unet_scaling.data.batches import Batch
 from unet_scaling.data.images import SHOWN_DIGEST_CHARACTERS
@@ -139,7 +140,7 @@ def import_task_file(path: Path, sha256: str | None) -> ModuleType:
     lacks a function.
     """
     with or_user_error(f"task.file: {path} cannot be read"):
-        content = path.read_bytes()
+        content = read_regular(path)
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
         digests = [f"{digest[:SHOWN_DIGEST_CHARACTERS]}..." for digest in (found, str(sha256))]
