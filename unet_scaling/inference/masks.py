@@ -4,6 +4,7 @@ Imported by the command: needs no torch.
 """
 
 import io
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -51,7 +52,7 @@ def files_to_segment(folder: Path) -> tuple[list[FilePair], list[str]]:
 
 def trained_network(run: Path) -> tuple[RunConfig, Record]:
     """Return configuration and record of a complete run of the built-in task; UserError for any other."""
-    if not config_path(run).is_file():
+    if not os.path.lexists(config_path(run)):
         raise UserError(describe_no_run(run))
     config = read_config(config_path(run))
     recorded = recorded_run(run, config)
