@@ -55,7 +55,14 @@ def main() -> int:
         time.sleep(QUIET_POLL_SECONDS)
     if not arguments.dry_run:
         try:
-            run_study(folder, console, arguments.repeat_disturbed, arguments.force, arguments.more_repeats)
+            run_study(
+                folder,
+                console,
+                arguments.repeat_disturbed,
+                arguments.force,
+                arguments.more_repeats,
+                arguments.keep_disturbed,
+            )
         except StudyStoppedError as stopped:  # the user asked for it
             print(stopped, file=sys.stderr)
             return stopped.exit_code
@@ -68,5 +75,7 @@ def command_line() -> CommandLine:
     add_launch(parser)
     probe = f"estimate the time of points without runs from {PROBE_SECONDS} s of steps"
     parser.add_argument("--probe", action="store_true", help=probe)
+    kept = "launch no run again for being disturbed"
+    parser.add_argument("--keep-disturbed", action="store_true", help=kept)
     parser.add_argument("--wait-quiet", action="store_true", help="wait until other programs are idle")
     return parser
