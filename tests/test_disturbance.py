@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, cycle
 from pathlib import Path
 
 import pytest
@@ -390,10 +391,10 @@ def test_a_busy_machine_makes_a_local_study_longer_by_one_repeat_at_most(
     """And one line says so, with the command that measures on a quiet machine what was disturbed."""
     argv = ["unet-scaling run", "tiny.toml", "--more-repeats", "2", "--force=a", "--set", "repeats=3"]
     monkeypatch.setattr(sys, "argv", argv)
-    steps = iter([BESIDE if each == "b" else Steps() for each in launches.replace(" ", "")])
-    text = local_study(tmp_path, monkeypatch, steps, repeats=3, frameworks=BOTH)
+    steps = [BESIDE if each == "b" else Steps() for each in launches.replace(" ", "")]
+    more = chain(steps, cycle([Steps()]))
+    text = local_study(tmp_path, monkeypatch, more, repeats=3, frameworks=BOTH)
     assert [int(run.rpartition("-r")[2]) for run in launched_again(text)] == again
-    assert next(steps, None) is None
     (line,) = (line for line in text.splitlines() if line.startswith("the machine is busy"))
     command = shlex.split(line.partition("on a quiet machine, ")[2])
     assert command[1:6] == ["run", "tiny.toml", "--set", "repeats=3", "--repeat-disturbed"]
