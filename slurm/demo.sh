@@ -7,6 +7,12 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 data=${1:-}
 shift || true
+# The command that goes on with a demo that was stopped, with all that this one was given.
+given=
+[ $# -eq 0 ] || given=$(printf ' %q' "$@")
+given=${given# }
+export UNET_SCALING_GO_ON=${data:+DEMO_DATA=${data@Q} }${DEMO_FOREGROUND:+DEMO_FOREGROUND=${DEMO_FOREGROUND@Q} }
+UNET_SCALING_GO_ON+=${DEMO_LOGS:+DEMO_LOGS=${DEMO_LOGS@Q} }${given:+DEMO_OPTIONS=${given@Q} }"make demo"
 cd "$root"
 logs=${DEMO_LOGS:-logs}
 options=()
@@ -47,14 +53,29 @@ fi
 gpus=$(.venv/bin/python -m unet_scaling.group.gpus)
 if [ "$gpus" = 1 ] && [[ " $*" != *" workers="* ]]; then options+=(--set 'workers=[1]'); fi
 study_file=slurm/studies/demo.toml
-slurm/submission.sh "$study_file" --local "${options[@]}" "$@"
-[ "$dry" = no ] || exit 0
+code=0
+slurm/submission.sh "$study_file" --local "${options[@]}" "$@" || code=$?
+[ "$dry" = no ] || exit "$code"
+# Ctrl-C (75), and launches that failed (1) or diverged (70), leave others complete: these are reported.
+case $code in
+    0 | 1 | 70 | 75) ;;
+    *) exit "$code" ;;
+esac
 report=$logs/$study/report
 mkdir -p "$report"
-.venv/bin/python -m analysis "$logs/$study" >"$report/console.txt"
+if [ "$code" = 0 ]; then
+    .venv/bin/python -m analysis "$logs/$study" >"$report/console.txt"
+elif ! .venv/bin/python -m analysis "$logs/$study" >"$report/console.txt" 2>&1; then
+    printf '\nno report yet, as no launch is complete; %s goes on\n' "$UNET_SCALING_GO_ON"
+    exit "$code"
+fi
 # The answer comes first in what the analysis prints; all of it is in the file.
 printf '\n'
 sed '/^report: /q' "$report/console.txt"
+if [ "$code" != 0 ]; then
+    printf '\nthis is the report of the launches that are complete; %s goes on\n' "$UNET_SCALING_GO_ON"
+    exit "$code"
+fi
 options+=("$@")
 again=
 [ ${#options[@]} -eq 0 ] || again=$(printf ' %q' "${options[@]}")

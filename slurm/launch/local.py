@@ -41,6 +41,8 @@ COLUMNS = (
 )
 # Three integers: the epoch, its steps done, and all its steps (unet_scaling/base/progress.py).
 STEPS_BYTES = 3 * 8
+# Set by a script that runs a study: the command of the user that goes on with it.
+GO_ON_VARIABLE = "UNET_SCALING_GO_ON"
 # How often the progress of a run is written into a log.
 PIPE_SECONDS = 10.0
 
@@ -276,7 +278,7 @@ class LocalRuns:
 
     def _require_no_request(self) -> None:
         if self.request.received:
-            again = called("run", *sys.argv[1:])
+            again = os.environ.get(GO_ON_VARIABLE) or called("run", *sys.argv[1:])
             raise StudyStoppedError(f"stopped; run the same command to go on: {again}", EXIT_RESUME)
 
     def _require_all_complete(self, configs: Sequence[RunConfig]) -> None:
