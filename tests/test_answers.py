@@ -378,6 +378,12 @@ def test_a_study_of_disturbed_launches_is_answered_says_so_and_how_to_measure_it
     (speed,) = (tile for tile in answer["tiles"] if tile["title"] == "Speed")
     assert re.search(r"[\d.]+ \[[\d.]+, [\d.]+\] times 1 worker", speed["detail"]), speed
     assert "--repeat-disturbed" in answer["next_steps"][0]
+    write_run(tmp_path / "study", NATIVE, 2, 4, end=None)
+    (answer,) = report_of(tmp_path / "study").summary["answers"]
+    commands = [step.rpartition(": ")[2].strip() for step in answer["next_steps"]]
+    (again,) = (command for command in commands if command.endswith(" --repeat-disturbed"))
+    ends = again.removesuffix(" --repeat-disturbed")
+    assert commands.index(again) == commands.index(ends) + 1, "a study that is not complete ends first"
 
 
 def test_time_and_cost_have_a_light_only_where_a_target_is_stated(tmp_path: Path) -> None:
