@@ -1,4 +1,4 @@
-"""`make demo` stopped by Ctrl-C: a report of what is complete, and the command that goes on."""
+"""`make demo`: what it says before it starts, and what Ctrl-C leaves."""
 
 import os
 import re
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from unet_scaling.study.config import PROJECT
+from unet_scaling.study.study_file import read_study
 
 pytestmark = pytest.mark.slow
 
@@ -64,3 +65,14 @@ def test_ctrl_c_leaves_a_report_of_what_is_complete_and_names_the_command_that_g
         code, lines = demo(dict(variable.split("=", 1) for variable in variables))
         assert code == 0
         assert [line for line in lines if f"2 runs, {complete} complete already" in line]
+
+
+def test_the_demo_tells_before_it_starts_how_many_launches_take_how_long() -> None:
+    """As many as its study has, with the minutes of README."""
+    launches = len(read_study(PROJECT / "slurm/studies/demo.toml").run_names())
+    readme = (PROJECT / "README.md").read_text()
+    told = re.search(r"(\d+) launches: about (\d+) minutes", (PROJECT / "slurm/demo.sh").read_text())
+    assert told
+    assert int(told.group(1)) == launches
+    assert f"runs {launches} short launches" in readme
+    assert f"on a quiet machine: {told.group(2)} for the launches" in readme
