@@ -7,7 +7,9 @@ run, 70 for a diverged one, 75 for one that stopped in order and is not started 
 failed one.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -17,6 +19,7 @@ from slurm.scheduler.protocol import UnreachableError
 from slurm.submissions import read_submission
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_OK, EXIT_RESUME, UserError, run_program
+from unet_scaling.base.texts import count
 from unet_scaling.format.disturbance import MOST_DISTURBED, disturbance
 from unet_scaling.format.record import (
     DISTURBED_RECORDS,
@@ -123,6 +126,40 @@ def is_to_be_repeated(run: RecordedRun, console: Console) -> bool:
         outcome = "disturbed again and again; it stays as it is, and the report says so"
     console.print(f"{run.config.run}: {reason}; {outcome}")
     return repeated
+
+
+@dataclass
+class RepeatedLaunches:
+    """How many launches one `run` may still make again for being disturbed: it ends on a busy machine, too.
+
+    At first as many as one repeat of the study has. None any more once all launches of a repeat, of several,
+    were disturbed: what goes on that long would disturb further ones as well. `cure` is the command that
+    measures on a quiet machine what was left as it is.
+    """
+
+    left: int
+    cure: str
+    _is_told: bool = field(default=False, init=False)
+
+    def choose(self, block: Sequence[RecordedRun], console: Console) -> list[RecordedRun]:
+        """Return the launches of a repeat to launch again; print once from when on disturbed ones stay."""
+        disturbed = [run for run in block if explain_disturbance(run)]
+        all_were = len(disturbed) == len(block) > 1
+        if all_were:
+            self.left = 0
+        chosen = [run for run in disturbed[: self.left] if is_to_be_repeated(run, console)]
+        if len(disturbed) > self.left and not self._is_told:
+            self._is_told = True
+            seen = "as many launches as one repeat has were made again for being disturbed"
+            if all_were:
+                why = explain_disturbance(disturbed[0])
+                seen = f"all {count(len(block), 'launch')} of a repeat were disturbed, such as: {why}"
+            console.print(
+                f"the machine is busy: {seen}; from here on, disturbed ones stay as they are; "
+                f"on a quiet machine, {self.cure} measures them anew"
+            )
+        self.left -= len(chosen)
+        return chosen
 
 
 def set_disturbed_aside(folder: Path) -> Path:

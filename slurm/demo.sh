@@ -7,6 +7,12 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 data=${1:-}
 shift || true
+# The command that goes on with a demo that was stopped, with all that this one was given.
+given=
+[ $# -eq 0 ] || given=$(printf ' %q' "$@")
+given=${given# }
+export UNET_SCALING_GO_ON=${data:+DEMO_DATA=${data@Q} }${DEMO_FOREGROUND:+DEMO_FOREGROUND=${DEMO_FOREGROUND@Q} }
+UNET_SCALING_GO_ON+=${DEMO_LOGS:+DEMO_LOGS=${DEMO_LOGS@Q} }${given:+DEMO_OPTIONS=${given@Q} }"make demo"
 cd "$root"
 logs=${DEMO_LOGS:-logs}
 options=()
@@ -47,14 +53,32 @@ fi
 gpus=$(.venv/bin/python -m unet_scaling.group.gpus)
 if [ "$gpus" = 1 ] && [[ " $*" != *" workers="* ]]; then options+=(--set 'workers=[1]'); fi
 study_file=slurm/studies/demo.toml
-slurm/submission.sh "$study_file" --local "${options[@]}" "$@"
-[ "$dry" = no ] || exit 0
+if [ "$dry$gpus" = no0 ] && [ -z "$data" ] && [ $# -eq 0 ]; then
+    echo "20 launches: about 7 minutes on a quiet machine with two cores; Ctrl-C leaves a report of the complete ones"
+fi
+code=0
+slurm/submission.sh "$study_file" --local "${options[@]}" "$@" || code=$?
+[ "$dry" = no ] || exit "$code"
+# Ctrl-C (75), and launches that failed (1) or diverged (70), leave others complete: these are reported.
+case $code in
+    0 | 1 | 70 | 75) ;;
+    *) exit "$code" ;;
+esac
 report=$logs/$study/report
 mkdir -p "$report"
-.venv/bin/python -m analysis "$logs/$study" >"$report/console.txt"
+if [ "$code" = 0 ]; then
+    .venv/bin/python -m analysis "$logs/$study" >"$report/console.txt"
+elif ! .venv/bin/python -m analysis "$logs/$study" >"$report/console.txt" 2>&1; then
+    printf '\nno report yet, as no launch is complete; %s goes on\n' "$UNET_SCALING_GO_ON"
+    exit "$code"
+fi
 # The answer comes first in what the analysis prints; all of it is in the file.
 printf '\n'
 sed '/^report: /q' "$report/console.txt"
+if [ "$code" != 0 ]; then
+    printf '\nthis is the report of the launches that are complete; %s goes on\n' "$UNET_SCALING_GO_ON"
+    exit "$code"
+fi
 options+=("$@")
 again=
 [ ${#options[@]} -eq 0 ] || again=$(printf ' %q' "${options[@]}")
@@ -62,6 +86,6 @@ cat <<TEXT
 
 full output: $report/console.txt
 next:
-  .venv/bin/unet-scaling run $study_file$again --set repeats=5 && .venv/bin/unet-scaling report $logs/$study   # 5 launches of a point, as recommended
+  .venv/bin/unet-scaling run $study_file$again --more-repeats 3 && .venv/bin/unet-scaling report $logs/$study   # narrower intervals
   DEMO_DATA=MY_IMAGES make demo   # your images: a folder with images/ and masks/, paired by file name
 TEXT

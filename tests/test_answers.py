@@ -124,13 +124,13 @@ def without_iou(folder: Path) -> Path:
     return write(folder, {2: (181, 0.8)}, iou=None)
 
 
-def busy(folder: Path) -> Path:
-    """Both frameworks in turn; other programs take cores of every run of native DDP on 2 workers."""
+def busy(folder: Path, repeats: int = 5, *, all_are: bool = False) -> Path:
+    """Both frameworks in turn; other programs take cores of every run, or of native DDP on 2 workers."""
     begun = 0
-    for repeat in range(1, 6):
+    for repeat in range(1, repeats + 1):
         for workers in (1, 2):
             for framework in FRAMEWORKS[:: (-1) ** repeat]:
-                is_busy = workers == 2 and framework == NATIVE
+                is_busy = all_are or (workers == 2 and framework == NATIVE)
                 steps = Steps(forward=0.08, contended=LOADED) if is_busy else Steps()
                 started = f"{START + timedelta(minutes=begun):%Y-%m-%dT%H:%M:%SZ}"
                 write_budget_run(folder, framework, workers, repeat, steps, about={"started_utc": started})
@@ -367,6 +367,24 @@ def test_no_next_step_is_done_already_impossible_or_harmful_and_its_command_work
         importlib.import_module(f"slurm.commands.{sys.argv[0]}").main()
         assert "_again" in command or not re.search(r"\b(\d+) runs, \1 would", capsys.readouterr().out)
     assert [word for word in words if (word.removeprefix("!") in steps) == word.startswith("!")] == [], steps
+
+
+def test_a_study_of_disturbed_launches_is_answered_says_so_and_how_to_measure_it_on_a_quiet_machine(
+    tmp_path: Path,
+) -> None:
+    """Both frameworks were slowed alike: none is called faster for that."""
+    (answer,) = report_of(busy(tmp_path / "study", 3, all_are=True)).summary["answers"]
+    assert answer["kind"] == "scale"
+    assert "the machine was not quiet" in answer["headline"]
+    (speed,) = (tile for tile in answer["tiles"] if tile["title"] == "Speed")
+    assert re.search(r"[\d.]+ \[[\d.]+, [\d.]+\] times 1 worker", speed["detail"]), speed
+    assert "--repeat-disturbed" in answer["next_steps"][0]
+    write_run(tmp_path / "study", NATIVE, 2, 4, end=None)
+    (answer,) = report_of(tmp_path / "study").summary["answers"]
+    commands = [step.rpartition(": ")[2].strip() for step in answer["next_steps"]]
+    (again,) = (command for command in commands if command.endswith(" --repeat-disturbed"))
+    ends = again.removesuffix(" --repeat-disturbed")
+    assert commands.index(again) == commands.index(ends) + 1, "a study that is not complete ends first"
 
 
 def test_time_and_cost_have_a_light_only_where_a_target_is_stated(tmp_path: Path) -> None:

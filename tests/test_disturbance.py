@@ -1,10 +1,13 @@
 """Disturbed launches and stalls: what a record says of them, and what becomes of a disturbed launch."""
 
 import io
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, cycle
 from pathlib import Path
 
 import pytest
@@ -49,6 +52,7 @@ from unet_scaling.study.study_file import read_config
 
 LOADED = {"communication": 0.0, "runqueue": 0.05, "other": 0.05}
 LONG = {"training": {"epochs": 13}}
+BOTH = ("pytorch_native", "horovod")
 
 
 def judged(folder: Path, steps: Steps, **more: object) -> Disturbance:
@@ -342,6 +346,7 @@ def local_study(
     repeat_disturbed: bool = False,
     repeats: int = 1,
     frameworks: Sequence[str] = ("pytorch_native",),
+    keep_disturbed: bool = False,
 ) -> str:
     """What a local study prints whose launches leave records of these steps; KeyboardInterrupt after them."""
     study = StudyFolder(folder / "tiny", make_study("tiny", frameworks=[*frameworks], repeats=repeats))
@@ -360,8 +365,49 @@ def local_study(
     monkeypatch.setattr(slurm.launch.local, "require_ready", lambda *_: None)  # there are no images
     monkeypatch.setattr(slurm.launch.local, "say_whether_quiet", lambda console: console.print("looked"))
     text = io.StringIO()
-    run_study(study, Console(file=text, width=400), repeat_disturbed)
+    console = Console(file=text, width=400, soft_wrap=True)
+    run_study(study, console, repeat_disturbed, keep_disturbed=keep_disturbed)
     return text.getvalue()
+
+
+def launched_again(text: str) -> list[str]:
+    return re.findall(r"^\[\d/\d\] (\S+) again", text, re.MULTILINE)
+
+
+# Of 2 launches a repeat: what their records say in the order in which they are made, and the repeats of those
+# that are made again.
+@pytest.mark.parametrize(
+    ("launches", "again"),
+    [
+        pytest.param("bb bb bb", [], id="busy from the first repeat on"),
+        pytest.param("bb .b ..", [], id="busy in the first repeat alone"),
+        pytest.param("b.. bb bb", [1], id="busy from the second repeat on"),
+        pytest.param("b.b b.. b.", [1, 2], id="half of all launches"),
+    ],
+)
+def test_a_busy_machine_makes_a_local_study_longer_by_one_repeat_at_most(
+    launches: str, again: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one line says so, with the command that measures on a quiet machine what was disturbed."""
+    argv = ["unet-scaling run", "tiny.toml", "--more-repeats", "2", "--force=a", "--set", "repeats=3"]
+    monkeypatch.setattr(sys, "argv", argv)
+    steps = [BESIDE if each == "b" else Steps() for each in launches.replace(" ", "")]
+    more = chain(steps, cycle([Steps()]))
+    text = local_study(tmp_path, monkeypatch, more, repeats=3, frameworks=BOTH)
+    assert [int(run.rpartition("-r")[2]) for run in launched_again(text)] == again
+    (line,) = (line for line in text.splitlines() if line.startswith("the machine is busy"))
+    command = shlex.split(line.partition("on a quiet machine, ")[2])
+    assert command[1:6] == ["run", "tiny.toml", "--set", "repeats=3", "--repeat-disturbed"]
+
+
+def test_every_launch_is_made_once_where_disturbed_ones_are_to_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = iter([BESIDE, Steps()] * 2)
+    text = local_study(tmp_path, monkeypatch, steps, repeats=2, frameworks=BOTH, keep_disturbed=True)
+    assert launched_again(text) == []
+    assert next(steps, None) is None
+    assert not list(tmp_path.glob("tiny/*/run.disturbed*"))
 
 
 def test_a_disturbed_local_launch_is_said_and_made_once_more(
@@ -384,8 +430,9 @@ def test_disturbed_runs_keep_their_records_until_it_is_their_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The study is ended in the first of two launches that are made again."""
+    local_study(tmp_path, monkeypatch, iter([BESIDE] * 2), frameworks=BOTH)
     with pytest.raises(KeyboardInterrupt):
-        local_study(tmp_path, monkeypatch, iter([BESIDE] * 2), frameworks=("pytorch_native", "horovod"))
+        local_study(tmp_path, monkeypatch, iter([]), repeat_disturbed=True, frameworks=BOTH)
     assert len(list(tmp_path.glob("tiny/*/run.disturbed1.jsonl"))) == 1
     assert len(list(tmp_path.glob("tiny/*/run.jsonl"))) == 1
 

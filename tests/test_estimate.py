@@ -1,11 +1,15 @@
 """Estimates of time and cost: from complete runs, from a probe, and what a budget refuses."""
 
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+import slurm.commands.new
+import slurm.commands.run
 from slurm.cluster import Cluster, Cost
 from slurm.commands.submit import command_line
 from slurm.launch.estimate import KnownSeconds, ProbedSpeed, describe_estimate, run_probe, sum_seconds
@@ -49,7 +53,9 @@ def test_a_measured_point_takes_what_its_runs_took_and_a_probe_tells_the_others(
     taken = sum_seconds(read_record(tmp_path / "sweep" / alone.run / "run.jsonl"))
     assert known.get_median(alone) == taken
     # 10 images train and 2 are evaluated, three times as fast.
-    probe = ProbedSpeed(alone, 12, 10.0, 5.0, "a probe")
+    probe = ProbedSpeed(
+        config=alone, images=12, images_per_second=10.0, startup_seconds=5.0, source="a probe"
+    )
     four = next(each for each in study.configs() if each.workers == 4)
     every = four.training.evaluate_every
     evaluations = 1 + (2 // every if every else 0)
@@ -63,7 +69,9 @@ def test_a_measured_point_takes_what_its_runs_took_and_a_probe_tells_the_others(
 
 def test_a_probe_tells_nothing_of_another_network_other_images_or_batches(study: StudyConfig) -> None:
     config = study.configs()[0]
-    probe = ProbedSpeed(config, 12, 10.0, 5.0, "a probe")
+    probe = ProbedSpeed(
+        config=config, images=12, images_per_second=10.0, startup_seconds=5.0, source="a probe"
+    )
     others = {"model": {"width": 4}, "data": {"image_height": 64}, "training": {"batch_per_worker": 3}}
     for table, changes in others.items():
         other = config.model_copy(update={table: getattr(config, table).model_copy(update=changes)})
@@ -208,3 +216,31 @@ def test_a_real_probe_times_steps_of_the_study(
     missing = study.model_copy(update={"data": table | {"folder": str(tmp_path / "nosuch")}})
     with pytest.raises(UserError, match=r"--probe: .*nosuch/manifest\.json does not exist"):
         run_probe(missing, 1)
+
+
+@pytest.mark.slow
+def test_a_dry_run_tells_the_time_that_new_probed_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(slurm.commands.new, "QUICK_PROBE_SECONDS", 1)
+    monkeypatch.setenv("PATH", "")  # without sinfo
+    data = make_images(tmp_path / "images", 40)
+    new = ["mine", "--data", str(data), "--into", str(tmp_path), "--workers", "1", "--foreground", "255"]
+    monkeypatch.setattr(sys, "argv", ["unet-scaling new", *new])
+    slurm.commands.new.main()
+    told = re.search(r"at least \d+ (s|min)", capsys.readouterr().out)
+    assert told
+
+    def dry_run(*options: str) -> str:
+        words = [str(tmp_path / "mine.toml"), "--logs", str(tmp_path / "logs"), "--dry-run", *options]
+        monkeypatch.setattr(sys, "argv", ["unet-scaling run", *words])
+        slurm.commands.run.main()
+        return capsys.readouterr().out
+
+    assert told.group() in dry_run()
+    assert "duration unknown" in dry_run("--set", "training.batch_per_worker=1")
+    monkeypatch.setattr("platform.node", lambda: "another")
+    assert "duration unknown" in dry_run()
+    (tmp_path / "mine.probe.json").write_text("{}")
+    with pytest.raises(UserError, match=r"mine\.probe\.json.*--probe"):
+        dry_run()

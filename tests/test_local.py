@@ -169,6 +169,7 @@ def test_a_dry_run_estimates_from_complete_runs_of_the_same_points(
         (["--set", "name=other", "--name", "third"], "name is given twice"),
         (["--set", "training.epochs=1"], "training.epochs: found 1, which only warms up"),
         (["--set", "workers.first=1"], "workers is no table"),
+        (["--keep-disturbed", "--repeat-disturbed"], "leave one out"),
     ],
 )
 def test_refuses_options_that_it_would_have_to_ignore(

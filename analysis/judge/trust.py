@@ -344,7 +344,10 @@ def _unmet(check: Check) -> Reason:
     lacks = "known of one framework only" if check.one_sided and check.pairs else UNMET[check.mark]
     short = f'check "{check.title}" {lacks}'
     text = f"{check.title}: {check.mark}: {check.fact}"
-    about = "quiet" if check.check == QUIET else check.title
+    about = check.title
+    if check.check == QUIET:
+        about = "quiet"
+        short = "the machine was not quiet" if check.mark == NO else short
     return Reason("bad" if check.withholds else "caution", text, short, about=about)
 
 

@@ -12,7 +12,7 @@ from statistics import median
 from typing import NamedTuple
 
 from slurm.cluster import limit_seconds, read_cluster
-from slurm.launch.estimate import KnownSeconds, describe_estimate, run_probe
+from slurm.launch.estimate import KnownSeconds, describe_estimate, run_probe, write_probe
 from slurm.launch.local import cores_per_worker
 from slurm.launch.preflight import find_iou_warnings, has_package
 from slurm.reference import FileKind, file_kinds
@@ -139,6 +139,7 @@ def main() -> None:
                 probe = run_probe(study, cores, QUICK_PROBE_SECONDS)
                 text = describe_estimate(study.configs(), KnownSeconds(), probe)
                 print(f"{text}; less with fewer repeats or smaller images")
+                write_probe(study_path, probe)
             except UserError as error:
                 print(f"how long it takes is not known: {str(error).splitlines()[-1]}")
         print(f"next: {called('check', study_path)}, then {called('run', study_path)}")

@@ -70,6 +70,8 @@ def find_study_folder(arguments: argparse.Namespace, console: Console) -> StudyF
     for other in ("more_repeats", "wait"):
         if arguments.dry_run and getattr(arguments, other, False):
             raise UserError(f"--dry-run starts nothing: leave --{other.replace('_', '-')} out")
+    if arguments.repeat_disturbed and getattr(arguments, "keep_disturbed", False):
+        raise UserError("--keep-disturbed keeps what --repeat-disturbed launches again: leave one out")
     given = [key for key, _ in arguments.set] + ["name"] * (arguments.name is not None)
     for key in given:
         if given.count(key) > 1:

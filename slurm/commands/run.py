@@ -5,7 +5,7 @@ import sys
 import time
 
 from slurm.commands.options import add_launch, add_study, find_study_folder, new_console
-from slurm.launch.estimate import PROBE_SECONDS, describe_estimate, run_probe
+from slurm.launch.estimate import PROBE_SECONDS, describe_estimate, read_probe, run_probe
 from slurm.launch.local import StudyStoppedError, cores_per_worker, plan_local_runs, run_study
 from slurm.launch.preflight import find_iou_warnings, require_devices
 from slurm.launch.processes import say_whether_quiet
@@ -37,7 +37,7 @@ def main() -> int:
         cores = cores_per_worker(folder.study, len(os.sched_getaffinity(0)))
         gres = "gpu" if gpus.names else ""
         wanted, known = plan_local_runs(folder, console, arguments.repeat_disturbed, arguments.force, gres)
-        probe = run_probe(folder.study, cores) if arguments.probe else None
+        probe = run_probe(folder.study, cores) if arguments.probe else read_probe(arguments.study)
         if arguments.dry_run:
             lines = [
                 f"{config.run}: {count(config.workers, 'worker')}, "
@@ -50,13 +50,20 @@ def main() -> int:
             console.print("\n".join(lines))
         if wanted:
             console.print(describe_estimate(wanted, known, probe))
-            if not probe and not all(map(known.get_median, wanted)):
+            if not (probe and probe.estimate(wanted[0])) and not all(map(known.get_median, wanted)):
                 console.print("--probe estimates the time of points without complete runs")
     while arguments.wait_quiet and not arguments.dry_run and not say_whether_quiet(console):
         time.sleep(QUIET_POLL_SECONDS)
     if not arguments.dry_run:
         try:
-            run_study(folder, console, arguments.repeat_disturbed, arguments.force, arguments.more_repeats)
+            run_study(
+                folder,
+                console,
+                arguments.repeat_disturbed,
+                arguments.force,
+                arguments.more_repeats,
+                arguments.keep_disturbed,
+            )
         except StudyStoppedError as stopped:  # the user asked for it
             print(stopped, file=sys.stderr)
             return stopped.exit_code
@@ -69,5 +76,7 @@ def command_line() -> CommandLine:
     add_launch(parser)
     probe = f"estimate the time of points without runs from {PROBE_SECONDS} s of steps"
     parser.add_argument("--probe", action="store_true", help=probe)
+    kept = "launch no run again for being disturbed"
+    parser.add_argument("--keep-disturbed", action="store_true", help=kept)
     parser.add_argument("--wait-quiet", action="store_true", help="wait until other programs are idle")
     return parser

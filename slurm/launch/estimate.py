@@ -1,15 +1,20 @@
 """Estimate how long runs take, by complete runs of the same points or else by a probe."""
 
+import platform
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean, median
+
+from pydantic import TypeAdapter
 
 from slurm.cluster import Cluster, cost_of, plan_geometry
 from unet_scaling.base.errors import UserError, required_module
+from unet_scaling.base.files import read_json_with_checksum, write_json_with_checksum
 from unet_scaling.base.texts import count, duration
 from unet_scaling.data.folder import read_manifest
 from unet_scaling.data.order import count_test_images
@@ -145,6 +150,7 @@ class ProbedSpeed:
     images_per_second: float
     startup_seconds: float
     source: str
+    host: str = ""
 
     def estimate(self, config: RunConfig) -> float | None:
         """Return the seconds of a run at perfect scaling; None where its steps are not those of the probe."""
@@ -195,7 +201,29 @@ def run_probe(study: StudyConfig, cores: int, seconds: int = PROBE_SECONDS) -> P
         images_per_second=probed.images_per_step / median(probed.step_seconds),
         startup_seconds=time.monotonic() - begin - sum(probed.step_seconds),
         source=f"a probe of {steps} on this machine ({probed.device}, {count(probed.cores, 'core')})",
+        host=platform.node(),
     )
+
+
+def write_probe(study: Path, probe: ProbedSpeed) -> None:
+    """Write beside a study file what was probed of it."""
+    write_json_with_checksum(_probe_path(study), TypeAdapter(ProbedSpeed).dump_python(probe, mode="json"))
+
+
+def read_probe(study: Path) -> ProbedSpeed | None:
+    """Return what `new` probed of this study file on this machine; None for nothing. Raises UserError."""
+    path = _probe_path(study)
+    if not path.exists():
+        return None
+    try:
+        probe = TypeAdapter(ProbedSpeed).validate_python(read_json_with_checksum(path))
+    except (OSError, ValueError):
+        raise UserError(f"{path} cannot be read: delete it; --probe times the steps again") from None
+    return probe if probe.host == platform.node() else None
+
+
+def _probe_path(study: Path) -> Path:
+    return study.with_suffix(".probe.json")
 
 
 def describe_estimate(

@@ -3,6 +3,7 @@
 Refused where jobs of Slurm run or images are not checked.
 """
 
+import argparse
 import os
 import sys
 import time
@@ -17,7 +18,7 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from slurm.after_run import explain_disturbance, is_to_be_repeated, set_disturbed_aside
+from slurm.after_run import RepeatedLaunches, explain_disturbance, is_to_be_repeated, set_disturbed_aside
 from slurm.launch.added_repeats import add_next_repeat, add_repeats, note_changed_request
 from slurm.launch.estimate import KnownSeconds, images_per_second
 from slurm.launch.preflight import check_inputs, require_images
@@ -40,6 +41,8 @@ COLUMNS = (
 )
 # Three integers: the epoch, its steps done, and all its steps (unet_scaling/base/progress.py).
 STEPS_BYTES = 3 * 8
+# Set by a script that runs a study: the command of the user that goes on with it.
+GO_ON_VARIABLE = "UNET_SCALING_GO_ON"
 # How often the progress of a run is written into a log.
 PIPE_SECONDS = 10.0
 
@@ -152,12 +155,14 @@ def run_study(
     repeat_disturbed: bool = False,
     force: Collection[str] = (),
     repeats_to_add: int = 0,
+    keep_disturbed: bool = False,
 ) -> None:
     """Run what is not complete, one run after the other; raise UserError at the end where runs failed.
 
-    Disturbed runs of a repeat are launched once more after it; with `repeat_disturbed` also those that were
-    complete before. A study with `until` gets one more repeat of each point until its intervals are narrow.
-    Raises StudyStoppedError where the user stopped it.
+    Disturbed runs of a repeat are launched once more after it, within the limits of RepeatedLaunches, unless
+    `keep_disturbed`; with `repeat_disturbed` also all those that were complete before. A study with `until`
+    gets one more repeat of each point until its intervals are narrow. Raises StudyStoppedError where the user
+    stopped it.
     """
     cores = len(os.sched_getaffinity(0))
     share = cores_per_worker(folder.study, cores)
@@ -166,13 +171,24 @@ def run_study(
         block: StudyFolder | None = add_repeats(asked, repeats_to_add, console) if repeats_to_add else asked
         owns = f"each worker owns {share} of {cores} cores, at every worker count"
         console.print(f"{owns}; output in {folder.path}/*/{OUTPUT_NAME}")
+        of_a_repeat = len(folder.study.configs()) // folder.study.repeats
+        repeated = None if keep_disturbed else RepeatedLaunches(of_a_repeat, _measure_again())
         while block:
-            LocalRuns(block, console, share, request).run_missing(repeat_disturbed, force)
+            LocalRuns(block, console, share, request, repeated).run_missing(repeat_disturbed, force)
             # Only with the first block, or these runs would be launched again with every further one.
             repeat_disturbed = False
             force = ()
             block = add_next_repeat(block, console)
     console.print(f"next: {called('report', os.path.relpath(folder.path))}")
+
+
+def _measure_again() -> str:
+    """Return the command that launches disturbed runs again: this one, without what is to be done once."""
+    once = argparse.ArgumentParser(add_help=False)
+    once.add_argument("--more-repeats")
+    once.add_argument("--force", action="append")
+    _, others = once.parse_known_args()
+    return called("run", *others, "--repeat-disturbed")
 
 
 @dataclass(frozen=True)
@@ -183,6 +199,7 @@ class LocalRuns:
     console: Console
     cores_each: int
     request: StopRequest
+    repeated: RepeatedLaunches | None
     known: KnownSeconds = field(default_factory=KnownSeconds)
 
     def run_missing(self, repeat_disturbed: bool, force: Collection[str]) -> None:
@@ -204,9 +221,14 @@ class LocalRuns:
             block = list(repeat)
             later = later[len(block) :]
             self._run_all(block, missing, later)
-            self._run_disturbed(block, missing, later)
+            if self.repeated:
+                runs = [self.folder.read_run(config) for config in block]
+                again = [run.config for run in self.repeated.choose(runs, self.console)]
+                self._run_all(again, missing, later, again=True)
         if repeat_disturbed:
-            self._run_disturbed(complete, complete, ())
+            runs = [self.folder.read_run(config) for config in complete]
+            again = [run.config for run in runs if is_to_be_repeated(run, self.console)]
+            self._run_all(again, complete, (), again=True)
         self._require_all_complete(configs)
 
     def _run_all(
@@ -227,15 +249,6 @@ class LocalRuns:
                 progress.begin(config, counted, [*configs[index + 1 :], *later], again)
                 self._run(config, progress, again)
         self._require_no_request()
-
-    def _run_disturbed(
-        self, configs: Sequence[RunConfig], counted: Sequence[RunConfig], later: Sequence[RunConfig]
-    ) -> None:
-        """Launch those of these runs again that were disturbed."""
-        disturbed = [
-            config for config in configs if is_to_be_repeated(self.folder.read_run(config), self.console)
-        ]
-        self._run_all(disturbed, counted, later, again=True)
 
     def _run(self, config: RunConfig, progress: StudyProgress, again: bool) -> None:
         run_folder = self.folder.run_folder(config)
@@ -265,7 +278,7 @@ class LocalRuns:
 
     def _require_no_request(self) -> None:
         if self.request.received:
-            again = called("run", *sys.argv[1:])
+            again = os.environ.get(GO_ON_VARIABLE) or called("run", *sys.argv[1:])
             raise StudyStoppedError(f"stopped; run the same command to go on: {again}", EXIT_RESUME)
 
     def _require_all_complete(self, configs: Sequence[RunConfig]) -> None:
