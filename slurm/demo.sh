@@ -54,7 +54,7 @@ gpus=$(.venv/bin/python -m unet_scaling.group.gpus)
 if [ "$gpus" = 1 ] && [[ " $*" != *" workers="* ]]; then options+=(--set 'workers=[1]'); fi
 study_file=slurm/studies/demo.toml
 if [ "$dry$gpus" = no0 ] && [ -z "$data" ] && [ $# -eq 0 ]; then
-    echo "20 launches: about 7 minutes on a quiet machine with two cores; Ctrl-C leaves a report of the complete ones"
+    echo "16 launches: about 6 minutes on a quiet machine with two cores; Ctrl-C leaves a report of the complete ones"
 fi
 code=0
 slurm/submission.sh "$study_file" --local "${options[@]}" "$@" || code=$?
@@ -86,6 +86,6 @@ cat <<TEXT
 
 full output: $report/console.txt
 next:
-  .venv/bin/unet-scaling run $study_file$again --more-repeats 3 && .venv/bin/unet-scaling report $logs/$study   # narrower intervals
+  .venv/bin/unet-scaling run $study_file$again --set repeats=5 && .venv/bin/unet-scaling report $logs/$study   # 5 launches of a point, as recommended
   DEMO_DATA=MY_IMAGES make demo   # your images: a folder with images/ and masks/, paired by file name
 TEXT
