@@ -236,6 +236,9 @@ def _exit_code(main: Callable[[], int | None], with_output: bool = False) -> int
         return error.exit_code
     except KeyboardInterrupt:
         print("error: stopped by the keyboard", file=sys.stderr, flush=True)
+        # CPython ends by SIGINT, whatever the code, where the interrupt came while the text of a program was
+        # executed, as of a dataclass, unless another text was executed since.
+        exec("")  # noqa: S102
         return EXIT_INTERRUPTED
 
 
