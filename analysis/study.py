@@ -315,8 +315,8 @@ SPEEDS = StudyKind(
 EMULATED = StudyKind(
     restricted="emulated",
     meaning="waits stand for computing",
-    unlearned="every run is emulated: nothing is learned, so that there is no loss and no IoU",
-    unknown="not emulated",
+    unlearned="emulated runs learn nothing: there is no IoU, and no time to reach one",
+    unknown="not measured",
     trains=False,
     silent=_OF_LEARNING,
 )

@@ -267,7 +267,7 @@ CASES = (
     Case("no IoU on 2 workers", "undecided - - .u..", without_iou, "iou is not known"),
     Case("machine busy", "undecided 2 - ...b", busy, "the machine was not quiet", "so far", "x on 2 workers",
          "!machine quiet", ">--repeat-disturbed"),
-    Case("runs to come", "scale 2 - gg.c", incomplete, "\"machine quiet\" not known, 1 run incomplete"),
+    Case("runs to come", "scale 2 - gg.c", incomplete, "caution: 1 run incomplete"),
     Case("nothing learned", "undecided - - .bn.", lambda to: both(to, LOST), *NOTHING, "1.90x", "!use",
     ">learn first"),
     Case("nothing learned, and slow", "stay 1 - bbn.", lambda to: both(to, {1: (100, 0.003), 2: (60, 0.003)}),

@@ -207,7 +207,7 @@ def test_marks_of_a_figure_say_what_the_tables_say(older: Path, plain: Path) -> 
     for run in report.study.runs.to_dict("records"):
         assert any(title.startswith(f"{run['run']}, ") for title in titles), run["run"]
     for point in report.points[report.points["workers"] > 1].to_dict("records"):
-        numbers = [f"{point[f'speedup{end}']:.3g}" for end in ("", "_low", "_high")]
+        numbers = [f"{point[f'speedup_common{end}']:.3g}" for end in ("", "_low", "_high")]
         shown = f"on {point['workers']} workers: {numbers[0]} [{numbers[1]}, {numbers[2]}]"
         assert any(shown in title for title in titles), (shown, titles)
 

@@ -76,12 +76,18 @@ def _scaling(inputs: Inputs) -> list[Chart]:
     """Return the speed-up, or the throughput where none is known beyond 1 worker, and the score."""
     points, study = inputs.points, inputs.study
     line = partial(Line, rows=points, series=inputs.series, runs=inputs.runs, run_unit=study.unit)
-    if (points["speedup"].notna() & (points["workers"] > 1)).any():
+    larger = points[points["workers"] > 1]
+    known = [kind for kind in ("_common", "") if larger[f"speedup{kind}"].notna().any()]
+    if known:
+        kind = known[0]
+        baseline = "1 worker of all frameworks that are not shown to be slower there"
+        says = f"Speed-up: over {baseline if kind else 'its own 1 worker'}. {ZERO_SENTENCE}"
         speed = line(
-            title="Speed-up over its own 1 worker (efficiency)", y="speedup", scale="as workers", ideal=True,
-            says=f"Speed-up: each framework is compared with its own run on 1 worker. {ZERO_SENTENCE}",
+            title="Speed-up over 1 worker (efficiency)", y=f"speedup{kind}", scale="as workers", ideal=True,
+            says=says,
             label=lambda row: (
-                f"{text.chart_number(row['speedup'], '.2f')} ({text.chart_percent(row['efficiency'])})"
+                f"{text.chart_number(row[f'speedup{kind}'], '.2f')} "
+                f"({text.chart_percent(row[f'efficiency{kind}'])})"
             ),
         )  # fmt: skip
     else:

@@ -158,9 +158,10 @@ class Inputs:
         runs = self.study.runs.assign(throughput=self.study.runs[self.study.throughput])
         runs = runs[[*POINT, "run", "iou", "throughput"]]
         runs = runs[runs.groupby(POINT).cumcount() < MOST_SINGLE_RUNS]
-        of_point = self.points[[*POINT, "repeats", "throughput", "speedup"]]
+        speedups = ["speedup", "speedup_common"]
+        of_point = self.points[[*POINT, "repeats", "throughput", *speedups]]
         runs = runs.merge(of_point, on=POINT, how="left", suffixes=("", "_of_point"))
-        runs["speedup"] *= runs["throughput"] / runs["throughput_of_point"]
+        runs[speedups] = runs[speedups].mul(runs["throughput"] / runs["throughput_of_point"], axis=0)
         return runs[runs["repeats"] > 1]
 
     @cached_property

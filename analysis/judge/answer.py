@@ -140,6 +140,8 @@ def _answer(advice: Recommendation, trust: Trust, cause: object, slower: str) ->
         trust.tile(advice.options),
     )
     steps = _next_steps(advice, trust.checks, context, is_incomplete=to_come > 0)
+    if claim.startswith(NOT_FINISHED):
+        steps = steps[:1]
     return Answer(advice.options, advice.kind, claim, tuple(remarks), tiles, tuple(steps))
 
 
@@ -397,6 +399,8 @@ def wrapper_verdicts(score: Score, table: pd.DataFrame) -> Iterator[Verdict]:
 NO_CLUSTER_FILE = "YOUR_CLUSTER.toml"
 # The learning rate to try after a training diverged, as a multiple of the one that it had.
 LOWER_RATE = 0.1
+# The epochs to try where fewer steps are why a score falls.
+LONGER = 2
 
 
 def next_commands(study: Study, more: int = 1) -> dict[str, str]:
@@ -424,6 +428,7 @@ def next_commands(study: Study, more: int = 1) -> dict[str, str]:
     return {
         "command": command,
         "again": f"{again}{few}",
+        "longer": f"{again}{few} --set training.epochs={LONGER * max(each.epochs for each in trained)}",
         "slower_rate": f"{again} --set training.learning_rate={rate:g}",
         "undisturbed": f"{command} --repeat-disturbed {forced}",
         "grown": f"{command} --set repeats={total}" if lost else f"{command} --more-repeats {more}",

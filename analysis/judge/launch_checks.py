@@ -406,7 +406,7 @@ def check_asked(subject: Checked) -> Check:
         for pair, both in subject.sides.items()
     }
     short = [fact for pair, arms in pairs.items() if (fact := _short(study.names, pair, arms))]
-    facts = [f"repeats read of those asked for: {first_points(short)}"] if short else []
+    facts = [f"fewer repeats than asked for: {first_points(short)}"] if short else []
     chosen = {
         pair: fact
         for pair, arms in pairs.items()
@@ -420,7 +420,7 @@ def check_asked(subject: Checked) -> Check:
             clean(f"{NAMES[row['framework']]} on {count(row['workers'], 'worker')} {row['label']}").strip()
             for row in absent.to_dict("records")
         ]
-        facts.append(f"of {count(len(named), 'point')} asked for no run is read: {first_points(named)}")
+        facts.append(f"no run is read of {first_points(named)}")
     replaced = {name: int(read.loc[read["framework"] == name, "replaced"].sum()) for name in NAMES}
     again = [f"{number} of {NAMES[name]}" for name, number in replaced.items() if number]
     told = f"launches made again beside those read: {listed(again)}" if again else ""

@@ -277,7 +277,8 @@ class Trust:
         """Return what a claim has to warn of, the worst first, what is not known, and remarks of checks."""
         own = self._checks_of(options, pair)
         reasons = self._reasons(own, options)
-        worst_first = sorted(reasons, key=lambda reason: (-reason.weight, reason.minor))
+        unmet_first = sorted(reasons, key=lambda reason: UNMET[NOT_KNOWN] in reason.short)
+        worst_first = sorted(unmet_first, key=lambda reason: (-reason.weight, reason.minor))
         new = {each.short: each.light for each in worst_first if (each.about or each.short) not in claim}
         said = list(new.items())[:MOST_QUALIFIERS]
         warnings = [short for short, light in said if light != "good"]
@@ -351,11 +352,12 @@ def _unmet(check: Check) -> Reason:
     return Reason("bad" if check.withholds else "caution", text, short, about=about)
 
 
-def runs_to_come(study: Study, options: str) -> int:
-    """Return how many runs of the study did not complete: who looks before may see what would not last."""
+def runs_to_come(study: Study, options: str | None = None) -> int:
+    """Return how many runs, by default of all options, did not complete: what is seen before may not last."""
     settled = (*get_args(Exclusion), "diverged")
     left = study.left_out
-    return int((~left["state"].isin(settled) & left["options"].isin(["", options])).sum())
+    own = left["options"].isin(["", options]) if options is not None else True
+    return int((~left["state"].isin(settled) & own).sum())
 
 
 def _unfair(checks: Sequence[Check]) -> Iterator[Reason]:

@@ -8,6 +8,7 @@ import pandas as pd
 from analysis.assembly.assemble import Report
 from analysis.figures.svg import DrawnFigure
 from analysis.judge.decide import Kind
+from analysis.judge.trust import runs_to_come
 from analysis.report.columns import TABLES, grids
 from analysis.report.exports import origin_line, origins, outcomes_of, reproduction, which_framework
 from analysis.report.tables import words_of
@@ -82,8 +83,10 @@ def _measured(report: Report) -> str:
     for label, part in (("played", study.played), ("saliency maps only", study.maps_only)):
         if part is not None and len(part.runs):
             parts.append(f"{label}: {_runs_line(part.runs, part.names, part.runs.groupby(POINT).size())}")
-    lost = len(study.all_left_out)
-    return "; ".join([*parts, f"{count(lost, 'run')} left out"] if lost else parts)
+    to_come = runs_to_come(study)
+    left_out = len(study.all_left_out) - to_come
+    parts += [f"{count(to_come, 'run')} not complete"] * (to_come > 0)
+    return "; ".join([*parts, *[f"{count(left_out, 'run')} left out"] * (left_out > 0)])
 
 
 def _runs_line(runs: pd.DataFrame, names: Names, repeats: "pd.Series[int]") -> str:
