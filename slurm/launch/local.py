@@ -43,8 +43,8 @@ COLUMNS = (
 STEPS_BYTES = 3 * 8
 # Set by a script that runs a study: the command of the user that goes on with it.
 GO_ON_VARIABLE = "UNET_SCALING_GO_ON"
-# How often the progress of a run is written into a log.
-PIPE_SECONDS = 10.0
+# How often the progress of a launch is written into a log: one that is shorter has one line there.
+PIPE_SECONDS = 600.0
 
 
 class StudyProgress(ExitStack):
