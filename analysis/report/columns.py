@@ -206,7 +206,8 @@ TABLES = (
         host_paced | share of the workers' time, outside data wait and sync, in which GPUs waited for their
             host; no part of the sum, empty of CPUs | GPU waits for host | .1%
         """,
-        "1 - efficiency in parts that sum to it; shares of the workers' time ([budget.md](budget.md)). "
+        "1 - efficiency in parts that sum to it; shares of the workers' time "
+        "([budget.md](background/budget.md)). "
         "Points without an overhead budget have no row.", "budget",
         "Lost efficiency in parts, with the most workers",
         lambda table: table.groupby(SERIES, sort=False).tail(1)),
@@ -308,8 +309,9 @@ TABLES = (
         why | what stands behind the verdict
         steps, not_judged | as in `iou`
         """,
-        "Where a study has played runs (`training.plays`, [plan_quality.md](plan_quality.md)): the IoU of "
-        "played and of real runs at every number of workers.", "played",
+        "Where a study has played runs (`training.plays`, "
+        "[plan_quality.md](background/plan_quality.md)): the IoU of played and of real runs at every number "
+        "of workers.", "played",
         "{score} of played and real runs at every number of workers",
         _without_zeros),
     Table("plan.csv", lambda report: report.played.plan, _POINT + """
@@ -373,7 +375,7 @@ TABLES = (
             equal within 3 %; cannot tell; slower; of 3 or 4 pairs, suggests these; withheld where one
             is not met | outcome | text
         """,
-        "Strategies ([strategies.md](strategies.md)), where a study has several.",
+        "Strategies ([strategies.md](background/strategies.md)), where a study has several.",
         "strategies", "Each strategy against gradients averaged at every step", leads=True),
     Table("gpu.csv", lambda report: report.gpus, _POINT + """
         repeats | launches that are used
