@@ -77,7 +77,7 @@ format: ## let ruff lay out the code
 	$(VENV_PYTHON) -m ruff format .
 	$(VENV_PYTHON) -m ruff check --fix .
 
-twins: ## what changes from one framework to the other, also into README.md and docs/leaving_horovod.md
+twins: ## what changes from native DDP to Horovod, also into README.md
 	@$(VENV_PYTHON) -m tests.readme --write
 
 docs: ## write the column lists of docs/columns.md, the keys of docs/study.md and the schemas for editors
