@@ -1,6 +1,6 @@
 # The commands of the project. `make demo` and `make test` need nothing but Python 3.11 to 3.13 and a C++ compiler.
 .DEFAULT_GOAL := help
-.PHONY: help demo emulation test quick oldest verify gpu check format twins docs examples evidence clean
+.PHONY: help demo emulation test quick oldest verify gpu check format twins docs site examples evidence clean
 
 # Not PYTHON: that is the user's, for environment/install.sh, and make would hand this one on instead.
 VENV_PYTHON := .venv/bin/python
@@ -63,7 +63,7 @@ gpu: ## on a GPU node: all that shows the GPU path works, in 8 minutes; results 
 	@environment/install.sh --tests
 	$(VENV_PYTHON) -m benchmarks.gpu $(GPU_OPTIONS)
 
-check: ## ruff, shellcheck, mypy on every file, and the lines of every folder
+check: ## ruff, shellcheck, mypy on every file, the lines of every folder, and the links of every page
 	@environment/install.sh --tests
 	$(VENV_PYTHON) -m ruff check .
 	$(VENV_PYTHON) -m ruff format --check .
@@ -71,17 +71,25 @@ check: ## ruff, shellcheck, mypy on every file, and the lines of every folder
 	.venv/bin/shellcheck $$(git ls-files '*.sh') slurm/virtual_cluster .ci/run
 	$(VENV_PYTHON) -m mypy unet_scaling analysis slurm tests benchmarks environment
 	for twin in */train.py; do $(VENV_PYTHON) -m mypy $$twin || exit; done
+	@$(MAKE) --no-print-directory site
 
 format: ## let ruff lay out the code
 	$(VENV_PYTHON) -m ruff format .
 	$(VENV_PYTHON) -m ruff check --fix .
 
-twins: ## what changes from one framework to the other, also into README.md and docs/leaving_horovod.md
+twins: ## what changes from native DDP to Horovod, also into README.md
 	@$(VENV_PYTHON) -m tests.readme --write
 
 docs: ## write the column lists of docs/columns.md, the keys of docs/study.md and the schemas for editors
 	@$(VENV_PYTHON) -m analysis.report.columns --write
 	@$(VENV_PYTHON) -m slurm.reference --write
+
+# Links between pages and to files stay as they are in the repository: the site is built from the same folders.
+site: ## the pages as a site with search, build/site/index.html; fails where a link or an anchor leads nowhere
+	@rm -rf build/pages
+	@mkdir -p build/pages
+	@git ls-files '*.md' docs 'slurm/*.toml' | grep -v '^tests/' | xargs cp --parents -t build/pages
+	@$(VENV_PYTHON) -m mkdocs build --strict
 
 evidence: ## unpack the committed records that pages rest on into build/evidence
 	@mkdir -p build/evidence

@@ -5,6 +5,7 @@ python -m slurm.reference --write   write the keys between their marks in the pa
 """
 
 import json
+import re
 import sys
 from dataclasses import dataclass
 from itertools import groupby
@@ -21,6 +22,8 @@ REFERENCE_PAGE = PROJECT / "docs" / "study.md"
 SCHEMAS = PROJECT / "slurm" / "schemas"
 _BEGIN = "<!-- keys: written by python -m slurm.reference --write -->\n"
 _END = "<!-- end of keys -->\n"
+# Of most keys: a row of the page has room for less than a message.
+_WHOLE_NUMBERS = re.compile(r"^an integer, at least (\d+), at most (\d+)$")
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -68,20 +71,27 @@ def page_with_keys(page: str) -> str:
 def key_sections() -> str:
     """Return the keys of every kind of file as Markdown, a table for each of their tables."""
     lines: list[str] = []
+    seen: dict[str, list[str]] = {}
     for kind in file_kinds():
         lines += [f"## Keys of a {kind.name} file", ""]
         for table, entries in kind.tables().items():
+            rows = [_row(key) for key in entries]
             if table:
                 axes = " Each key may be an axis." if table in kind.axes else ""
                 lines += [f"### `[{table}]`", "", f"{kind.about(table)}{axes}", ""]
-            lines += ["| key | meaning | allowed | default | example |", "|---|---|---|---|---|"]
-            lines += [*map(_row, entries), ""]
+            if same := next((name for name in seen if seen[name] == rows), ""):
+                lines += [f"The keys of [`[{same}]`](#{same}).", ""]
+                continue
+            seen[table] = rows
+            lines += ["| key, as an example | meaning | allowed | default |", "|---|---|---|---|"]
+            lines += [*rows, ""]
     return "\n".join(lines)
 
 
 def _row(key: Key) -> str:
     default = "required" if key.required else key.default or ""  # empty where the meaning tells it
-    cells = (f"`{key.name}`", key.meaning, key.allowed, default, f"`{key.example}`")
+    allowed = _WHOLE_NUMBERS.sub(r"\1 to \2", key.allowed)
+    cells = (f"`{key.example}`", key.meaning, allowed, default)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 

@@ -311,9 +311,8 @@ def no_cycles() -> list[str]:
 def named_paths_exist() -> list[str]:
     """Every file of the project that a docstring, a comment or a page of documentation names is there."""
     texts = {module.file: module.text for module in (*product(), *modules("benchmarks"))}
-    pages = (
-        path for name in ("*.md", "docs/*.md", "benchmarks/*.md", "logs/*.md") for path in PROJECT.glob(name)
-    )
+    where = ("*.md", "docs/**/*.md", "benchmarks/*.md", "logs/*.md")
+    pages = (path for name in where for path in PROJECT.glob(name))
     texts |= {path.relative_to(PROJECT).as_posix(): path.read_text() for path in pages}
     return [
         f"{file}: {name}"

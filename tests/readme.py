@@ -1,4 +1,4 @@
-"""Keep the generated diffs of the twins true: `make twins` prints and writes them, a test holds them."""
+"""Keep the generated diff of the twins true: `make twins` prints and writes it, a test holds it."""
 
 import difflib
 import re
@@ -7,7 +7,6 @@ import sys
 from unet_scaling.study.config import PROJECT
 
 README = PROJECT / "README.md"
-LEAVING_HOROVOD = PROJECT / "docs" / "leaving_horovod.md"
 # A part of a page that is written: the two frameworks, then the diff, up to the end.
 PART = re.compile(
     r"(<!-- twins, (\w+) to (\w+): written by make twins -->\n).*?(<!-- end of twins -->\n)", re.S
@@ -34,5 +33,4 @@ def with_diffs(page: str) -> str:
 if __name__ == "__main__":
     print(twins_diff("pytorch_native", "horovod"), end="")
     if "--write" in sys.argv:
-        for path in (README, LEAVING_HOROVOD):
-            path.write_text(with_diffs(path.read_text()))
+        README.write_text(with_diffs(README.read_text()))

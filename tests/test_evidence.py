@@ -20,7 +20,8 @@ YIELDS = ("horovod", "yield_when_idle=True")
 
 
 def page(name: str) -> str:
-    return (PROJECT / "docs" / f"{name}.md").read_text()
+    (path,) = (PROJECT / "docs").rglob(f"{name}.md")
+    return path.read_text()
 
 
 @cache

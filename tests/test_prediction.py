@@ -117,7 +117,7 @@ def test_no_interval_across_a_link_that_was_not_measured(tmp_path: Path) -> None
     "terms", [(100, 0, 0, 0, 0), (100, 60, 0, 0, 0), (100, 0, 0, 1, 0), (100, 15, 0, 0.6, 5)]
 )
 def test_intervals_hold_what_is_measured_in_most_studies(terms: tuple[float, ...]) -> None:
-    """As docs/prediction.md shows at length: 92 to 99 % over all truths, here of 40 studies each."""
+    """docs/background/prediction.md: 92 to 99 % over all truths, here of 40 studies each."""
     random = np.random.default_rng(1)
     held = 0
     for _ in range(40):

@@ -16,7 +16,7 @@ from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.options import Criteria
 
-PAGE = PROJECT / "docs" / "plan_quality.md"
+PAGE = PROJECT / "docs" / "background" / "plan_quality.md"
 RULES = {"linear": (0.799, 0.792, 0.713), "square_root": (0.801, 0.8, 0.797), "none": (0.798, 0.781, 0.752)}
 BASE, KEPT, LOST, OPEN = "baseline", "no loss", "loss", "undecided"
 Ious = Mapping[int, Sequence[float | None]]

@@ -1,8 +1,8 @@
 """The overhead budget: where the efficiency went, and why one framework is slower, in parts that sum to it.
 
-The parts are the same for all frameworks; docs/budget.md derives why they sum to 1 - efficiency, and between
-frameworks to the ratio of throughputs less 1. A run's time is workers x the seconds of the slowest worker,
-summed over the epochs after the warm-up.
+The parts are the same for all frameworks; docs/background/budget.md derives why they sum to 1 - efficiency,
+and between frameworks to the ratio of throughputs less 1. A run's time is workers x the seconds of the
+slowest worker, summed over the epochs after the warm-up.
 
 The floor of the wire is one message that holds all gradients, on the network that a run probed: between two
 sizes that were timed, on the line between them; beyond the largest, at its bandwidth; far beyond, it is not
@@ -46,7 +46,7 @@ EXPLAINS = 0.5
 # Of a difference: a part that makes less of it is not worth a word.
 LEAST_NAMED = 0.2
 OLDER = "these logs have no budget"
-# Of a step. Marks and hooks take up to 0.6 % of a short one (docs/budget.md); more means a phase is missing.
+# Of a step. Marks and hooks take up to 0.6 % of a short one; more means a phase is missing.
 MOST_REST = 0.02
 # What takes longer where threads compete for cores. Its interval is not the sum of those of its parts.
 CONTENDED = "contended"
@@ -68,9 +68,9 @@ _NETWORK_COLUMNS = [*POINT, "repeats", "gradient_bytes", *bounded(*_MEASURED)]
 def run_shares(study: Study) -> pd.DataFrame:
     """Return one row per run, in the order of the study's runs: run, the share of each of PARTS, no_budget.
 
-    docs/budget.md has what each part is. Where the images do not prove that all workers had equally many, as
-    the loader gives them, nothing of the run is known, since the record does not say which worker had how
-    many. PARTS are NaN where the run has no budget; `no_budget` says why.
+    docs/background/budget.md has what each part is. Where the images do not prove that all workers had
+    equally many, as the loader gives them, nothing of the run is known, since the record does not say which
+    worker had how many. PARTS are NaN where the run has no budget; `no_budget` says why.
     """
     names = pd.Index(study.runs["run"], name="run")
     if study.budgets.empty:

@@ -3,8 +3,8 @@
 A rule that lacks its evidence says nothing; from 3 repeats on that includes an interval of the overhead.
 Where other programs had the machine, that alone is said of a series: their load looks like every other cause.
 There is no rule on broadcasts of batch-norm buffers: neither framework broadcasts them here
-(forward_sync_buffers is off, and Horovod never does). docs/statistics.md has what the rules find in studies
-where nothing is wrong; analysis/templates/diagnosis.jinja has their words.
+(forward_sync_buffers is off, and Horovod never does). docs/background/statistics.md has what the rules find
+in studies where nothing is wrong; analysis/templates/diagnosis.jinja has their words.
 """
 
 import math
@@ -42,10 +42,10 @@ from unet_scaling.study.config import Framework
 
 # Of the point's worker time, and by judgement, as every threshold of the rules for which no measurement is
 # named: at 2 % noise of a launch 5 repeats show a difference of 3 % in about half of all studies
-# (docs/statistics.md), so that the effect of a cure for less could not be seen.
+# (docs/background/statistics.md), so that the effect of a cure for less could not be seen.
 REPORTED_OVERHEAD = 0.03
 # Share of the point's worker time, at the low end of its interval (PointFacts.is_significant): then no noise
-# of launches blames more than 5 % of studies without any difference (docs/statistics.md).
+# of launches blames more than 5 % of studies without any difference (docs/background/statistics.md).
 LEAST_SHOWN_OVERHEAD = 0.01
 # What takes time on 1 worker too is longer or shorter with the pace of each launch as a whole: without an
 # interval nothing is known of it. On 1 worker there is no wire and nobody to wait for.

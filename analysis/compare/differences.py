@@ -1,7 +1,7 @@
 """B against A at every point of both studies: as CSV, as a page with a forest plot, and printed.
 
-As in the comparison of frameworks (docs/statistics.md): a bootstrap interval over launches, never narrower
-than Student's t for all points together. Launches of two studies are no pairs,
+As in the comparison of frameworks (docs/background/statistics.md): a bootstrap interval over launches, never
+narrower than Student's t for all points together. Launches of two studies are no pairs,
 since nothing ties a launch of one to a launch of the other: t is Welch's, and both studies are resampled
 independently. IoU is paired by seed where enough seeds agree.
 """

@@ -2,7 +2,7 @@
 
 Epochs that are not steady after the warm-up, and launches unlike the others of their point, only warn: no run
 is left out. A warning needs a change that is significant, and one of a size that matters. Rules and measured
-false-alarm rates: docs/statistics.md.
+false-alarm rates: docs/background/statistics.md.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,10 +23,10 @@ from unet_scaling.format.run_state import Exclusion
 
 # By permutation, 7 blocks reach 0.1 % in perfect order only; of 8, two neighbours may be swapped.
 _FEWEST_BLOCKS = 8
-# A study has hundreds of runs: at 5 % every report would warn (false alarms: docs/statistics.md).
+# A study has hundreds of runs: at 5 % every report would warn (false alarms: docs/background/statistics.md).
 # For shifts stricter: Kolmogorov's distribution is of long series; of few blocks it is too small.
 SIGNIFICANCE = {"drift": 0.001, "shift": 0.0001}
-# Relative: 5 repeats resolve 3 % at best (docs/statistics.md); a smaller drift decides nothing.
+# Relative: 5 repeats resolve 3 % at best (docs/background/statistics.md); a smaller drift decides nothing.
 LEAST_CHANGE = 0.02
 # Relative: a launch nearer than this hardly moves the median, however quiet its point is.
 LEAST_DISTANCE = 0.1

@@ -8,7 +8,7 @@ for every framework, set of options and count the step time and throughput with 
                                      never written again
 Once the predicted counts are measured, the report holds the predictions against them: only those whose file
 is older than the first run of the point. Commit the file before the runs start, and nobody can doubt it.
-docs/prediction.md explains the model, the interval and the scores.
+docs/background/prediction.md explains the model, the interval and the scores.
 """
 
 import argparse

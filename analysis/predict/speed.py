@@ -1,9 +1,9 @@
 """Step time and throughput at worker counts that were not measured, with intervals, and how wrong they were.
 
 The time of a step is a sum of terms: computing, an all-reduce, waiting for the slowest worker. Where logs
-have no steps, a step is the work of one worker's epoch. docs/prediction.md explains terms, intervals and
-errors. Requests of compute time reach twice as far as the largest count measured: the models are held against
-measurements over such a step, and not over a longer one.
+have no steps, a step is the work of one worker's epoch. docs/background/prediction.md explains terms,
+intervals and errors. Requests of compute time reach twice as far as the largest count measured: the models
+are held against measurements over such a step, and not over a longer one.
 """
 
 import functools

@@ -1,7 +1,8 @@
 """What cannot be in a record whose lines are all valid and in order, each with the mistake that it tells of.
 
 Writers and readers are honest, and may be in a hurry: no rule here is against one who edits a record by hand
-(docs/statistics.md). What a busy or paused machine can bring about is no contradiction, but a disturbance.
+(docs/background/statistics.md). What a busy or paused machine can bring about is no contradiction, but a
+disturbance.
 """
 
 from collections.abc import Collection, Iterator, Sequence

@@ -4,6 +4,7 @@ python -m analysis.report.columns --write   write the lists of docs/columns.md, 
                                      names that no score may have
 """
 
+from collections.abc import Sequence
 from pathlib import PurePath
 
 import pandas as pd
@@ -14,13 +15,22 @@ from analysis.figures.catalogue import FIGURES
 from analysis.numbers.contrast import CANNOT_TELL
 from analysis.read.companion_files import pair_table
 from analysis.report.tables import COMPARE_LINES, Grid, Table
-from analysis.study import BUILT_IN_COLUMNS, BUILT_IN_SCORE, NAN, SCORE_ENDINGS, SERIES, TAKEN_NAMES_FILE
+from analysis.study import (
+    BUILT_IN_COLUMNS,
+    BUILT_IN_SCORE,
+    ENDS,
+    NAN,
+    SCORE_ENDINGS,
+    SERIES,
+    TAKEN_NAMES_FILE,
+)
 from unet_scaling import PROJECT
 
 # Nobody makes more; that a difference needs them says only that it is small.
 _MOST_REPEATS = 1000
-_POINT = """
-        options, framework, knobs, workers | the point | | point"""
+THE_POINT = "the point"
+_POINT = f"""
+        options, framework, knobs, workers | {THE_POINT} | | point"""
 _PAIR = """
         options, native_knobs, horovod_knobs, workers | what is compared
         (native_knobs) | | native DDP with | text
@@ -166,12 +176,8 @@ TABLES = (
         options, native_knobs, knobs, workers | of both; the knobs are of native DDP and of the other
         (workers) | | workers | ,.0f
         pairs | repeats that both have | pairs | ,.0f
-        ratio ± | throughput of native DDP / that of the framework, as in `comparison.csv`
-        confidence | of all these intervals together; above 0.95 where repeats were added after a look
-        coverage | in how many studies that end so it holds; empty below 3 pairs
-        p_adjusted, comparisons | probability by chance, corrected by Holm for so many comparisons
-        outcome | as in `comparison.csv`
-        doubts | why nothing may be claimed
+        ratio ± | throughput of native DDP / that of the framework
+        confidence, coverage, p_adjusted, comparisons, outcome, doubts | as in `comparison.csv`
         step_ms | step of native DDP; median over its runs | step of native DDP, ms | .1f
         cost_ms ± | what a step of the framework takes longer: step_ms x (ratio - 1)
             | more per step, ms | +.2f ±
@@ -206,14 +212,16 @@ TABLES = (
         host_paced | share of the workers' time, outside data wait and sync, in which GPUs waited for their
             host; no part of the sum, empty of CPUs | GPU waits for host | .1%
         """,
-        "1 - efficiency in parts that sum to it; shares of the workers' time ([budget.md](budget.md)). "
+        "1 - efficiency in parts that sum to it; shares of the workers' time "
+        "([budget.md](background/budget.md)). "
         "Points without an overhead budget have no row.", "budget",
         "Lost efficiency in parts, with the most workers",
         lambda table: table.groupby(SERIES, sort=False).tail(1)),
     Table("differences", lambda report: _against_horovod(report.differences), _PAIR + """
         pairs | repeats that both have
         difference ± | ratio of throughputs, native DDP / Horovod, less 1: the sum of the parts
-        """ + _OVERHEAD,
+        data_wait ±, compute ±, wire ±, imbalance ±, optimizer ±, rest ± | as in `budget.csv`
+        """,
         "Extra time of Horovod against native DDP, in shares of native DDP's time per image. "
         "Negative: less."),
     Table("network", lambda report: report.network, _POINT + """
@@ -308,8 +316,9 @@ TABLES = (
         why | what stands behind the verdict
         steps, not_judged | as in `iou`
         """,
-        "Where a study has played runs (`training.plays`, [plan_quality.md](plan_quality.md)): the IoU of "
-        "played and of real runs at every number of workers.", "played",
+        "Where a study has played runs (`training.plays`, "
+        "[plan_quality.md](background/plan_quality.md)): the IoU of played and of real runs at every number "
+        "of workers.", "played",
         "{score} of played and real runs at every number of workers",
         _without_zeros),
     Table("plan.csv", lambda report: report.played.plan, _POINT + """
@@ -373,7 +382,7 @@ TABLES = (
             equal within 3 %; cannot tell; slower; of 3 or 4 pairs, suggests these; withheld where one
             is not met | outcome | text
         """,
-        "Strategies ([strategies.md](strategies.md)), where a study has several.",
+        "Strategies ([strategies.md](background/strategies.md)), where a study has several.",
         "strategies", "Each strategy against gradients averaged at every step", leads=True),
     Table("gpu.csv", lambda report: report.gpus, _POINT + """
         repeats | launches that are used
@@ -535,6 +544,12 @@ FURTHER_NAMES = (
 )  # fmt: skip
 
 
+def _with_intervals(names: Sequence[str]) -> str:
+    """Return names of columns in Markdown; "`x` ±" for x with its ends, x_low and x_high."""
+    ends = {f"{name}{end}": name for name in names for end in ENDS[1:] if f"{name}{ENDS[-1]}" in names}
+    return ", ".join(f"`{name}`{' ±' * (name in ends.values())}" for name in names if name not in ends)
+
+
 def column_lists() -> str:
     """Return the columns of every table as Markdown."""
     lists = [
@@ -545,8 +560,9 @@ def column_lists() -> str:
     parts = []
     for title, about, columns in lists:
         rows = [
-            f"| {', '.join(f'`{name}`' for name in names)} | {meaning} |".replace("|  |", "| |")
+            f"| {_with_intervals(names)} | {meaning} |".replace("|  |", "| |")
             for names, meaning in columns.items()
+            if meaning != THE_POINT
         ]
         head = [f"### {title}", "", *([about, ""] if about else []), "| column | meaning |", "|---|---|"]
         parts += [*head, *rows, ""]

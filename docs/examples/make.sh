@@ -17,10 +17,10 @@ keep_alone() {
 keep_alone "$reports/demo/report.html" >docs/examples/demo.html
 
 "$python" -m analysis build/evidence/published_emulated --output "$reports/emulated"
-cp "$reports/emulated/scaling.svg" docs/published_emulated.svg
+cp "$reports/emulated/scaling.svg" docs/background/published_emulated.svg
 
 "$python" -m analysis build/evidence/plan_nuclei --output "$reports/nuclei"
-cp "$reports/nuclei/quality.svg" docs/plan_nuclei.svg
+cp "$reports/nuclei/quality.svg" docs/background/plan_nuclei.svg
 
 for other in intel mpich; do
     "$python" -m analysis compare logs/evidence/published_gap_openmpi "build/evidence/published_gap_$other" --output "$reports/$other"

@@ -248,7 +248,7 @@ class Training(StrictModel):
 
 
 class Strategy(StrictModel):
-    """How workers keep one network: gradients averaged at every step, or other ways (docs/strategies.md)."""
+    """How workers keep one network: averaged gradients, or other ways (docs/background/strategies.md)."""
 
     synchronise_every: Count = Field(
         1,

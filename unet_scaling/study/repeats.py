@@ -3,7 +3,7 @@
 `repeats = "until 3 %, at most 20"` asks for more until the interval of native DDP over Horovod is that narrow
 at every worker count. `repeats.json` in the folder of a study holds after how many repeats its results were
 looked at before more were added, and by whom: intervals of such a study need a higher confidence
-(docs/statistics.md).
+(docs/background/statistics.md).
 """
 
 import re
