@@ -210,9 +210,10 @@ def test_check_tries_both_frameworks_with_real_workers(study: Path, tmp_path: Pa
     cluster.write_text(site)
     done = command("check", str(study), "--cluster", str(cluster))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "pytorch_native works: 2 workers" in done.stdout
+    assert "pytorch_native  works: 2 workers" in done.stdout
     assert f"unet-scaling submit {study} --cluster {cluster} --dry-run" in done.stdout.splitlines()[-1]
-    (horovod,) = [line for line in done.stdout.splitlines() if "horovod works: 2 workers" in line]
+    assert len(re.findall("(?i)mpich", done.stdout.partition("toolchain")[0])) <= 1
+    (horovod,) = [line for line in done.stdout.splitlines() if "horovod  works: 2 workers" in line]
     assert ("HOROVOD_GPU_OPERATIONS=NCCL" in done.stdout) is ("NCCL" not in horovod)
 
 
