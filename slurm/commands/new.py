@@ -19,7 +19,7 @@ from slurm.reference import FileKind, file_kinds
 from slurm.scheduler.protocol import UnreachableError
 from slurm.scheduler.slurm import Slurm
 from unet_scaling.base.command_line import CommandLine
-from unet_scaling.base.errors import UserError
+from unet_scaling.base.errors import UserError, or_user_error
 from unet_scaling.base.texts import called, count
 from unet_scaling.base.validation import as_toml, counts, setting
 from unet_scaling.data.checking import check_folder, require_meant, sample_folder
@@ -58,6 +58,7 @@ USUAL_EPOCHS = 4
 SCORES_OVER_EPOCHS = 6
 # Seconds of steps; with the start of torch the user waits about 10 s.
 QUICK_PROBE_SECONDS = 5
+OTHER_FOLDER = "--into names another folder"
 # More workers than that on one machine rarely have a core each to themselves.
 MOST_LOCAL_WORKERS = 8
 _EPILOG = """\
@@ -189,11 +190,13 @@ def _write_new(path: Path, kind: FileKind, choices: Iterable[Choice]) -> None:
             lines += ["", f"[{own}]"]
             table = own
         lines += ["", f"# {choice.why}", f"{name} = {as_toml(choice.value)}"]
-    try:
-        with path.open("x") as file:
+    with or_user_error(f"{path} cannot be written", OTHER_FOLDER), path.open("x") as file:
+        try:
             file.write("\n".join(lines) + "\n")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}); --into names another folder") from None
+            file.flush()
+        except OSError:
+            path.unlink()
+            raise
 
 
 def choose_study_keys(arguments: argparse.Namespace, workers: Choice, most_workers: int) -> list[Choice]:
@@ -257,7 +260,7 @@ def choose_data_keys(arguments: argparse.Namespace, most_workers: int) -> tuple[
         manifest = check_folder(folder, foreground, names)
         if not foreground:
             require_meant(manifest, folder)
-        write_manifest(manifest, path)
+        write_manifest(manifest, path, OTHER_FOLDER)
     pairs = manifest.pairs
     sample = sample_folder(folder, manifest.files, [value for pair in pairs for value in pair.mask_values])
     height = round(median(pair.height for pair in pairs))

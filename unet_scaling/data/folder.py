@@ -425,7 +425,9 @@ def require_replaceable(path: Path) -> None:
         raise UserError(f"{path} is there, and is no manifest of this program; {cure}")
 
 
-def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Write a manifest whole or not at all; UserError (2) where it cannot be written."""
-    with or_user_error(f"{path} cannot be written", "name another path with --manifest PATH"):
+def write_manifest(
+    manifest: Manifest, path: Path, cure: str = "name another path with --manifest PATH"
+) -> None:
+    """Write a manifest whole or not at all; UserError (2), with this cure, where it cannot be written."""
+    with or_user_error(f"{path} cannot be written", cure):
         write_verified(path, manifest.to_json().encode(), READABLE)
