@@ -113,7 +113,7 @@ def test_on_a_full_disk_nothing_is_left_and_another_folder_is_the_cure(
     [
         (["../mine"], "NAME: found '../mine'"),
         (["mine"], "--data FOLDER: name the folder"),
-        (["mine", "--data", "nosuch"], "nosuch/images: cannot be listed"),
+        (["mine", "--data", "nosuch"], "nosuch does not exist; a data folder holds"),
         (["mine", "--data", "data", "--task", "t.py"], "--task: its data are its own"),
         (["mine", "--data", "data", "--option", "width=2"], "--option: only with --task"),
         (["mine", "--data", "data", "--partition", "gpu"], "--partition gpu: there is no sinfo"),

@@ -28,7 +28,7 @@ from unet_scaling.data.order import count_test_images
 from unet_scaling.group.gpus import Gpus, visible_gpus
 from unet_scaling.study.config import FRAMEWORKS, PLAIN_NAME, PROJECT, StudyConfig
 from unet_scaling.study.options import FEWEST_JUDGED_STEPS, Criteria, Data, Model, Training
-from unet_scaling.study.study_file import read_study
+from unet_scaling.study.study_file import read_study, task_sha256
 
 # A batch is never suggested larger than the default.
 LARGEST_BATCH: int = Training.model_fields["batch_per_worker"].default
@@ -168,6 +168,8 @@ def command_line() -> CommandLine:
 def _require_sound(arguments: argparse.Namespace) -> None:
     """Raise UserError for values that contradict each other, or that no study could have."""
     name = arguments.name
+    if name.endswith(".toml"):
+        raise UserError(f"NAME: found {name!r}; the name is without .toml: {name.removesuffix('.toml')}")
     if not re.fullmatch(PLAIN_NAME, name):
         allowed = "letters, digits and . _ + = -, a letter or digit first; --into names another folder"
         raise UserError(f"NAME: found {name!r}; allowed: {allowed}")
@@ -175,6 +177,8 @@ def _require_sound(arguments: argparse.Namespace) -> None:
         raise UserError("--task: its data are its own; leave --data, --foreground and --names out")
     if not arguments.task and not arguments.data:
         raise UserError("--data FOLDER: name the folder that holds images/ and masks/; see unet-scaling data")
+    if arguments.task:
+        task_sha256(arguments.task, "--task")
     if arguments.option and not arguments.task:
         raise UserError("--option: only with --task FILE.py, which is handed these options")
 

@@ -38,6 +38,8 @@ class CommandLine(argparse.ArgumentParser):
             description=description,
             epilog=f"{epilog}\n{exit_codes_text()}".lstrip(),
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            # --repeat 3 is not --repeat-disturbed.
+            allow_abbrev=False,
         )
         self.known: Sequence[str] = ()
         self.names_below: Path | None = None

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from PIL import Image, PngImagePlugin
 
 from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_RESUME, UserError, or_user_error
+from unet_scaling.base.texts import called
 from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER, FilePair, find_pairs, images_in
 from unet_scaling.format.record import Record
 from unet_scaling.format.run_state import recorded_run
@@ -56,7 +57,8 @@ def trained_network(run: Path) -> tuple[RunConfig, Record]:
         what = "a task of its own" if config.has_own_task else "emulated workers, which learn nothing"
         raise UserError(f"{run} is of {what}; masks are made by the built-in U-Net")
     if not recorded.state.is_complete or not recorded.record:
-        raise UserError(f"{run} is not complete: {recorded.state.reason or recorded.state.state}")
+        state = recorded.state.reason or recorded.state.state
+        raise UserError(f"{run} is not complete: {state}; {called('status', run.parent)} says how it goes on")
     return config, recorded.record
 
 

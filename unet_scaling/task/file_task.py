@@ -171,6 +171,9 @@ class _ReadOptions(UserDict[str, Scalar]):
 
     def __getitem__(self, name: str) -> Scalar:
         self.read.add(name)
+        if name not in self.data:
+            has = ", ".join(self.data) or "none"
+            raise KeyError(f"task.options of the study has no {name}; it has {has}: write {name} there")
         return super().__getitem__(name)
 
 
