@@ -388,7 +388,7 @@ def _as_another_type(schema: Schema, fault: dict[str, Any]) -> str:
     types = {branch.get("type") for branch in branches(schema)}
     items = {branch.get("items", {}).get("type") for branch in branches(schema)}
     is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    if "string" in types and is_number:
+    if "string" in types and is_number and not types & {"integer", "number"}:
         return f"write {as_toml(str(found))}; "
     if types & {"integer", "number"} and re.fullmatch(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", str(found)):
         is_right = isinstance(found, str) and ("number" in types or found.lstrip("-").isdecimal())
