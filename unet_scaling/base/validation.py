@@ -6,6 +6,7 @@ Nothing is coerced, no key unknown. Errors, docs/study.md and `unet-scaling expl
 import argparse
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -121,6 +122,10 @@ def setting(text: str) -> tuple[str, object]:
             raise argparse.ArgumentTypeError(
                 f"{text!r}: repeat the option for each key, or quote a text"
             ) from None
+        if value.startswith("["):
+            texts = [word.strip() for word in value.strip("[]").split(",")]
+            cure = shlex.quote(f"{key}={as_toml(texts)}")
+            raise argparse.ArgumentTypeError(f"found {text}; a shell takes quotes away: {cure}") from None
         return key, tomllib.loads(f"value = {json.dumps(value)}")["value"]
 
 
