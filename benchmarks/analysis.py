@@ -8,7 +8,6 @@ process of its own. Memory is the most that this process and its children held t
 50 ms; what several of them share is counted once (Linux: proportional set sizes).
 """
 
-import argparse
 import itertools
 import math
 import resource
@@ -25,6 +24,7 @@ import psutil
 
 from tests.records import make_header, make_result
 from tests.studies import make_run
+from unet_scaling.base.command_line import CommandLine
 from unet_scaling.format.record import RECORD_NAME, line_with_checksum
 from unet_scaling.format.record_lines import End, Epoch
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig
@@ -129,8 +129,7 @@ def _bytes_held(pid: int) -> int:
 
 def main() -> None:
     """Build, measure, print; the folders are removed unless they are to be kept."""
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
+    parser = CommandLine("python -m benchmarks.analysis", __doc__)
     most = len(OPTIONS) * len(FRAMEWORKS) * len(WORKERS) * REPEATS
     parser.add_argument(
         "--runs", type=int, nargs="+", default=[1000, 2500, 5000, most], help=f"of each study, at most {most}"

@@ -11,20 +11,19 @@ Where both arms have the same budget, nothing is true, and `unasked` is to be at
 benchmarks/honest.py, on 4 workers; a cause takes `size` of a step. 1,440 studies take 3 minutes of a core.
 """
 
-import argparse
 import os
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from benchmarks.honest import share_words
 from tests.invented_budgets import CAUSES, named_cause
+from unet_scaling.base.command_line import CommandLine
 
 REPEATS = (3, 5, 8)
 
 
 def main() -> None:
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
+    parser = CommandLine("python -m benchmarks.causes", __doc__)
     parser.add_argument("--budgets", type=int, default=40, help="of each cause and number of repeats")
     parser.add_argument("--size", type=float, default=0.08, help="share of a step that a cause takes")
     parser.add_argument("--processes", type=int, default=os.cpu_count())

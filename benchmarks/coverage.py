@@ -14,7 +14,6 @@ of one repeat have in common. A few minutes for each table, in percent of the st
              last repeat and end as soon as a framework is called faster
 """
 
-import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -31,6 +30,7 @@ from analysis.numbers.stats import corrected
 from analysis.study import Array, Study
 from slurm.launch.study_folder import in_launch_order
 from tests.simulated import study_of
+from unet_scaling.base.command_line import CommandLine
 from unet_scaling.study.config import FRAMEWORKS, StudyConfig
 from unet_scaling.study.repeats import (
     ADAPTIVE_SIGNIFICANCE,
@@ -489,8 +489,7 @@ TABLES: Mapping[str, tuple[str, Callable[[int], Rows], int]] = {
 
 
 def main() -> None:
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
+    parser = CommandLine("python -m benchmarks.coverage", __doc__)
     about = f"simulated for each row (default: {STUDIES}, of tables with many looks {STUDIES_WITH_LOOKS})"
     parser.add_argument("--studies", type=int, help=about)
     parser.add_argument("--table", action="append", choices=TABLES, help="only these; default: all")

@@ -19,7 +19,6 @@ Ten small studies take 5 s on a core. With --keep every study is written to a fi
 judged; those that the file has are not made again, so that the work can be done in slices.
 """
 
-import argparse
 import json
 import os
 import tempfile
@@ -42,6 +41,7 @@ from analysis.study import Array
 from slurm.launch.study_folder import in_launch_order
 from tests.records import digest, make_header, make_result, make_workers
 from tests.studies import make_run
+from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.files import write_json_with_checksum
 from unet_scaling.format.disturbance import disturbance
 from unet_scaling.format.record import RECORD_NAME, line_with_checksum, read_record
@@ -410,8 +410,7 @@ def kept_rows(path: Path | None) -> dict[tuple[int, int], Mapping[str, bool | No
 
 
 def main() -> None:
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
+    parser = CommandLine("python -m benchmarks.honest", __doc__)
     parser.add_argument("--studies", type=int, default=STUDIES, help="of each cell")
     parser.add_argument("--first", type=int, default=0, help="study of each cell")
     parser.add_argument("--cell", type=int, nargs="+", default=range(1, len(CELLS) + 1), help="from 1")

@@ -53,9 +53,12 @@ def main() -> int:
 
 
 def describe(gpus: Gpus) -> None:
-    """Print versions, compilers, cores and GPUs."""
-    for name, version in versions().items():
-        print(f"{name:>16}  {version}")
+    """Print versions, compilers, cores and GPUs; an MPI that is a package once, by what it says itself."""
+    found = {name: " ".join(version.split()) for name, version in versions().items()}
+    found["mpi"] = found["mpi"].replace(" Version:", "")
+    for name, version in found.items():
+        if found["mpi"].lower() != f"{name} {version}":
+            print(f"{name:>16}  {version}")
     print(f"{'toolchain':>16}  {toolchain()}")
     print(f"{'cores':>16}  {len(os.sched_getaffinity(0))}")
     print(f"{'GPUs':>16}  {str(gpus) or 'none'}")
@@ -78,7 +81,8 @@ def try_framework(framework: Framework, workers: int) -> str:
         code = launch(program, workers, output, cores_each=None)
         text = output.read_text(errors="replace").strip()
     works = code == 0 and f"{framework} works" in text
-    print(f"{framework:>16}  {text if works else f'FAILED with code {code}: {text}'}")
+    shown = text.replace(f"{framework} works", "works", 1) if works else f"FAILED with code {code}: {text}"
+    print(f"{framework:>16}  {shown}")
     return text if works else ""
 
 

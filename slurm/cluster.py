@@ -220,7 +220,10 @@ def cost_of(cluster: Cluster, jobs: Iterable[tuple[Geometry, float]]) -> Cost:
 
 def read_cluster(path: Path) -> Cluster:
     """Read a cluster file; raises UserError naming file, key, value and what is allowed."""
-    return validated(Cluster, read_toml(path), str(path))
+    content = read_toml(path)
+    if "workers" in content and "launcher" not in content:
+        raise UserError(f"{path} is a study file; --cluster names a cluster file, such as of slurm/clusters/")
+    return validated(Cluster, content, str(path))
 
 
 def plan_geometry(cluster: Cluster, workers: int) -> Geometry:

@@ -115,6 +115,18 @@ MISTAKES = {
     "bad sample": Mistake(
         "datasets", "IndexError", {SAMPLE: "        return place, [][index]\n"}, line="[][index]"
     ),
+    "layer of another size": Mistake(
+        "loss",
+        "RuntimeError in head, Linear(in_features=7, out_features=2, bias=True): mat1 and mat2",
+        {"self.head = nn.Linear(width, 2)": "self.head = nn.Linear(7, 2)"},
+        line=f"return {FORWARD}",
+    ),
+    "relative path": Mistake(
+        "datasets",
+        "use Path(__file__).parent / 'labels.csv'",
+        {SETS: f"    open('labels.csv')\n{SETS}"},
+        line="open('labels.csv')",
+    ),
     # Random numbers and the order of reads.
     "random sample": Mistake(
         "datasets", "torch", {", generator=torch.Generator().manual_seed(self.first + index)": ""}, 65
@@ -218,6 +230,15 @@ MISTAKES = {
 MISTAKES_OF_WORKERS = {
     "rank": Mistake(
         "datasets", "workers 0 and 1", {"self.first + index)": f"self.first + index + 7 * {RANK})"}, 65
+    ),
+    "shuffle": Mistake(
+        "datasets",
+        "or seed the shuffle",
+        {
+            SETS: "    firsts = [0, 100]\n    firsts = firsts[:: -1 if " + RANK + " else 1]\n"
+            "    return Points(firsts[0], 48), Points(1000, 13)\n"
+        },
+        65,
     ),
     "branch": Mistake(
         "loss", "a branch depends", {" + self.spare(places)": f" + (0 if {RANK} else self.spare(places))"}

@@ -2,9 +2,11 @@
 
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 from pyarrow import parquet
 
 from slurm.launch.processes import launch
@@ -14,6 +16,7 @@ from unet_scaling.base.errors import UserError
 from unet_scaling.format.record import RECORD_NAME
 from unet_scaling.format.record_lines import PHASE_COLUMNS, STARTUP_COLUMNS, STEPS_NAME, Startup
 from unet_scaling.group.group import single_worker
+from unet_scaling.measure.epoch_meter import FEWEST_ALL_REDUCE_REPEATS, probe_network
 from unet_scaling.measure.ping_pong import PING_PONG_BYTES, choose_pairs, read_ping_pong
 from unet_scaling.run.recorder import StartupClock, process_age
 from unet_scaling.study.config import FRAMEWORKS
@@ -55,6 +58,22 @@ def test_every_worker_tells_its_processor_facts_and_the_network_is_probed(sound:
     assert probe is not None
     assert (probe.bytes[0], probe.bytes) == (4, sorted(probe.bytes))
     assert probe.bytes[-1] >= 4**10
+
+
+@pytest.mark.parametrize(
+    ("gradient_bytes", "most_bytes", "largest"), [(2**21, 2**28, 2**24), (2**26, 2**30, 2**26)]
+)
+def test_a_probe_of_a_fast_network_ends_by_its_bytes(
+    gradient_bytes: int, most_bytes: int, largest: int
+) -> None:
+    group = Mock(size=2, device=torch.device("cpu"), gather_numbers=lambda number: [number])
+    probe = probe_network(group, gradient_bytes)
+    assert probe is not None
+    sent = sum(call.args[0].nbytes for call in group.sum_over_workers.call_args_list)
+    repeats = zip(probe.bytes, probe.repeats, strict=True)
+    assert sent == sum(size * (1 + number) for size, number in repeats) <= most_bytes
+    assert probe.bytes[-1] == largest
+    assert min(probe.repeats) >= FEWEST_ALL_REDUCE_REPEATS
 
 
 @pytest.mark.slow

@@ -162,7 +162,7 @@ def test_on_one_gpu_check_tries_one_worker(machine: Machine, capsys: pytest.Capt
     machine.patch.setattr(installation, "WRAPPERS", ())
     machine.call(installation)
     printed = capsys.readouterr().out
-    expected = [f"GPUs  1 GPU ({H100})", *(f"{name} works: 1 worker, " for name in FRAMEWORKS)]
+    expected = [f"GPUs  1 GPU ({H100})", *(f"{name}  works: 1 worker, " for name in FRAMEWORKS)]
     assert [part for part in expected if part not in printed] == [], printed
 
 

@@ -280,7 +280,10 @@ def test_names_are_what_the_option_says(tmp_path: Path, monkeypatch: pytest.Monk
             LABELS.astype(np.uint16),
             ">0",
             "image",
-            ["up to 53", "17 of 256 levels"],
+            [
+                "up to 53",
+                "use 17 of 256 levels or fewer with data.intensity = 'dtype', but all levels with 'image'",
+            ],
         ),
         (GREY, blob(18, 21), "nonzero", "dtype", ["8 images"]),
         (GREY.astype(np.float32), blob(18, 21), "nonzero", "image", ["8 images"]),

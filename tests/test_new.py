@@ -3,6 +3,7 @@
 import itertools
 import os
 import shlex
+import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -18,6 +19,7 @@ from slurm.launch.local import require_ready
 from slurm.launch.preflight import find_iou_warnings
 from slurm.launch.study_folder import open_study_folder
 from tests.data_folders import blob, make_folder, noise, save
+from tests.disks import full, small_disk
 from tests.studies import make_images
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.validation import as_toml
@@ -87,12 +89,31 @@ def test_no_file_is_overwritten(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not (folder / "mine.toml").exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_on_a_full_disk_nothing_is_left_and_another_folder_is_the_cure(
+    has_manifest: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unet_scaling.base.files.PAUSES_SECONDS", ())
+    data = make_images(folder / "data", 12)
+    if not has_manifest:
+        (data / "manifest.json").unlink()
+    (folder / "disk").mkdir()
+    for program in ("mount", "umount"):
+        (folder / program).symlink_to(shutil.which(program, path=os.defpath) or "")
+    with small_disk(folder / "disk", 1) as disk:
+        with full(disk), pytest.raises(UserError, match="; --into names another folder"):
+            call(monkeypatch, "mine", "--data", str(data), "--into", "disk")
+        assert not list(disk.iterdir())
+    call(monkeypatch, "mine", "--data", str(data), "--into", ".")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["../mine"], "NAME: found '../mine'"),
         (["mine"], "--data FOLDER: name the folder"),
-        (["mine", "--data", "nosuch"], "nosuch/images: cannot be listed"),
+        (["mine", "--data", "nosuch"], "nosuch does not exist; a data folder holds"),
         (["mine", "--data", "data", "--task", "t.py"], "--task: its data are its own"),
         (["mine", "--data", "data", "--option", "width=2"], "--option: only with --task"),
         (["mine", "--data", "data", "--partition", "gpu"], "--partition gpu: there is no sinfo"),

@@ -114,6 +114,32 @@ def test_the_test_images_have_the_score_of_the_record_at_any_number_of_workers(
 
 
 @pytest.mark.slow
+def test_workers_take_the_cores_that_are_asked_for(
+    run: TrainedRun, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+
+    def launched(_program: object, _workers: int, log: Path, cores: int, _look: object) -> int:
+        log.touch()
+        taken.append(cores)
+        return 0
+
+    monkeypatch.setattr(command, "launch", launched)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    words = (run.folder, images, "--output", tmp_path / "masks", "--workers", 2)
+    for options in ((), ("--cores", 1), ("--cores", 4)):
+        with pytest.raises(UserError, match="the same command goes on"):
+            segmented(monkeypatch, *words, *options)
+    assert taken == [4, 1, 4]
+    with pytest.raises(UserError, match="--cores 5: allowed with --workers 2: at most 4, "):
+        segmented(monkeypatch, *words, "--cores", 5)
+    site = tmp_path / "site.toml"
+    site.write_text(SITE.format(arguments=PMI))
+    with pytest.raises(UserError, match="leave it out; cores_per_worker of"):
+        segmented(monkeypatch, *words, "--cores", 2, "--cluster", site)
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 @pytest.mark.parametrize("free_bytes", [pytest.param(0, marks=pytest.mark.verify), 20_000])
 def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(

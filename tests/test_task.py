@@ -123,10 +123,14 @@ def test_a_mistake_that_the_study_says_is_none_passes(
 
 
 @pytest.mark.slow
-def test_check_counts_the_samples_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_counts_the_samples_of_a_task_and_says_what_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("slurm.commands.check.TRIED_WORKERS", 1)
     config = points_config(tmp_path)
     assert verify_in_processes(config) == (48, 13)
+    said = f"verifying {tmp_path / 'my_task.py'} with width = 4 as worker 0 of 1\n"
+    assert capsys.readouterr().err == said
     (line,) = explain_unjudged([config], 48, 13)
     assert line.startswith("the score will not be judged: ")
 

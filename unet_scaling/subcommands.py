@@ -78,7 +78,7 @@ def module_of(name: str) -> Any:  # noqa: ANN401  (a module, each with a `main` 
     """Return the module of this subcommand; raises UserError with the nearest for an unknown one."""
     if name in _OF_FULL_CHECKOUT:
         return required_module(_OF_FULL_CHECKOUT[name][0], f"{COMMAND} {name}")
-    hint = did_you_mean(name, SUBCOMMANDS)
+    hint = did_you_mean(name, [*SUBCOMMANDS, "--help", "--version"])
     if name.endswith(".toml"):
         hint = f"did you mean {COMMAND} run {name}, or submit? "
     raise UserError(f"{COMMAND} {name}: no such command; {hint}commands: {', '.join(SUBCOMMANDS)}")

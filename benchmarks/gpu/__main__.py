@@ -5,7 +5,6 @@ Writes into the folder: summary.txt (a line for each stage), results.json (all t
 (what each printed), logs/ (records), report/ (with its figures), studies/. docs/gpu.md says how to read them.
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ from xml.etree import ElementTree
 
 from benchmarks.gpu.setting import RESULT
 from benchmarks.gpu.stages import Plan, Stage
+from unet_scaling.base.command_line import CommandLine
 from unet_scaling.study.config import PROJECT
 
 OK = "ok"
@@ -136,8 +136,7 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> int:
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("benchmarks.gpu", description=__doc__, formatter_class=formatter)
+    parser = CommandLine("python -m benchmarks.gpu", __doc__)
     output = Path(os.environ.get("OUT", PROJECT / "build" / "gpu"))
     parser.add_argument("--output", type=Path, default=output, help="default: $OUT, or build/gpu")
     parser.add_argument("--stages", type=lambda text: text.split(","), metavar="A,B", help="only these")

@@ -22,7 +22,8 @@ LAST_LOOK_SECONDS = 30.0
 
 
 def main() -> None:
-    cancel_study(find_submitted_study(command_line().parse_args()), new_console())
+    study = find_submitted_study(command_line().parse_args(), "there is nothing to cancel")
+    cancel_study(study, new_console())
 
 
 def command_line() -> CommandLine:

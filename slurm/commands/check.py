@@ -19,6 +19,7 @@ from slurm.launch.study_folder import logs_folder, open_study_folder
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import EXIT_OK, UserError
 from unet_scaling.base.texts import called, count
+from unet_scaling.base.validation import as_toml
 from unet_scaling.group.gpus import visible_gpus
 from unet_scaling.group.identity import LAUNCHERS
 from unet_scaling.study.config import PROGRAMS_FOLDER, PROJECT, RunConfig
@@ -112,6 +113,9 @@ def verify_in_processes(config: RunConfig) -> tuple[int, int]:
     """
     facts = ""
     for rank in range(TRIED_WORKERS):
+        options = ", ".join(f"{key} = {as_toml(value)}" for key, value in config.task.options.items())
+        about = f"{config.task.file}{f' with {options}' if options else ''}"
+        print(f"verifying {about} as worker {rank} of {TRIED_WORKERS}", file=sys.stderr, flush=True)
         # The variables by which launchers give a process its rank.
         variables = {launcher.size: str(TRIED_WORKERS) for launcher in LAUNCHERS}
         for launcher in LAUNCHERS:

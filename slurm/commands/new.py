@@ -19,7 +19,7 @@ from slurm.reference import FileKind, file_kinds
 from slurm.scheduler.protocol import UnreachableError
 from slurm.scheduler.slurm import Slurm
 from unet_scaling.base.command_line import CommandLine
-from unet_scaling.base.errors import UserError
+from unet_scaling.base.errors import UserError, or_user_error
 from unet_scaling.base.files import real_path
 from unet_scaling.base.texts import called, count
 from unet_scaling.base.validation import as_toml, counts, setting
@@ -29,7 +29,7 @@ from unet_scaling.data.order import count_test_images
 from unet_scaling.group.gpus import Gpus, visible_gpus
 from unet_scaling.study.config import FRAMEWORKS, PLAIN_NAME, PROJECT, StudyConfig
 from unet_scaling.study.options import FEWEST_JUDGED_STEPS, Criteria, Data, Model, Training
-from unet_scaling.study.study_file import read_study
+from unet_scaling.study.study_file import read_study, task_sha256
 
 # A batch is never suggested larger than the default.
 LARGEST_BATCH: int = Training.model_fields["batch_per_worker"].default
@@ -59,6 +59,7 @@ USUAL_EPOCHS = 4
 SCORES_OVER_EPOCHS = 6
 # Seconds of steps; with the start of torch the user waits about 10 s.
 QUICK_PROBE_SECONDS = 5
+OTHER_FOLDER = "--into names another folder"
 # More workers than that on one machine rarely have a core each to themselves.
 MOST_LOCAL_WORKERS = 8
 _EPILOG = """\
@@ -169,6 +170,8 @@ def command_line() -> CommandLine:
 def _require_sound(arguments: argparse.Namespace) -> None:
     """Raise UserError for values that contradict each other, or that no study could have."""
     name = arguments.name
+    if name.endswith(".toml"):
+        raise UserError(f"NAME: found {name!r}; the name is without .toml: {name.removesuffix('.toml')}")
     if not re.fullmatch(PLAIN_NAME, name):
         allowed = "letters, digits and . _ + = -, a letter or digit first; --into names another folder"
         raise UserError(f"NAME: found {name!r}; allowed: {allowed}")
@@ -176,6 +179,8 @@ def _require_sound(arguments: argparse.Namespace) -> None:
         raise UserError("--task: its data are its own; leave --data, --foreground and --names out")
     if not arguments.task and not arguments.data:
         raise UserError("--data FOLDER: name the folder that holds images/ and masks/; see unet-scaling data")
+    if arguments.task:
+        task_sha256(arguments.task, "--task")
     if arguments.option and not arguments.task:
         raise UserError("--option: only with --task FILE.py, which is handed these options")
 
@@ -191,11 +196,13 @@ def _write_new(path: Path, kind: FileKind, choices: Iterable[Choice]) -> None:
             lines += ["", f"[{own}]"]
             table = own
         lines += ["", f"# {choice.why}", f"{name} = {as_toml(choice.value)}"]
-    try:
-        with path.open("x") as file:
+    with or_user_error(f"{path} cannot be written", OTHER_FOLDER), path.open("x") as file:
+        try:
             file.write("\n".join(lines) + "\n")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}); --into names another folder") from None
+            file.flush()
+        except OSError:
+            path.unlink()
+            raise
 
 
 def choose_study_keys(arguments: argparse.Namespace, workers: Choice, most_workers: int) -> list[Choice]:
@@ -259,7 +266,7 @@ def choose_data_keys(arguments: argparse.Namespace, most_workers: int) -> tuple[
         manifest = check_folder(folder, foreground, names)
         if not foreground:
             require_meant(manifest, folder)
-        write_manifest(manifest, path)
+        write_manifest(manifest, path, OTHER_FOLDER)
     pairs = manifest.pairs
     sample = sample_folder(folder, manifest.files, [value for pair in pairs for value in pair.mask_values])
     height = round(median(pair.height for pair in pairs))

@@ -56,12 +56,15 @@ def add_submitted_study(parser: CommandLine, *, optional: bool = False) -> None:
     add_logs(parser)
 
 
-def find_submitted_study(arguments: argparse.Namespace) -> Path:
-    """Return the folder of the study that `add_submitted_study` asked for; raises UserError for none."""
+def find_submitted_study(arguments: argparse.Namespace, unbegun: str = "") -> Path:
+    """Return the folder of the study that `add_submitted_study` asked for; raises UserError for none.
+
+    `unbegun` is said in place of how a study is begun.
+    """
     folder = named_folder(arguments.study, arguments.logs)
     marks = (STUDY_NAME, LOCK_NAME, f"*/{CONFIG_NAME}", f"*/{RECORD_NAME}")
     if not any(next(folder.glob(mark), None) for mark in marks):
-        raise UserError(describe_no_study(folder, arguments.logs))
+        raise UserError(describe_no_study(folder, arguments.logs, unbegun))
     return folder
 
 

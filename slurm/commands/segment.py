@@ -59,10 +59,15 @@ def main() -> int:
     cores = len(os.sched_getaffinity(0))
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
     if cluster:
+        if arguments.cores:
+            raise UserError(f"--cores: leave it out; cores_per_worker of {arguments.cluster} says it")
         plan_geometry(cluster, arguments.workers)
         _require_no_job(cluster.get_scheduler(), output)
     elif arguments.workers > cores:
         raise UserError(f"--workers {arguments.workers}: allowed: at most {cores}, the cores of this machine")
+    elif arguments.cores * arguments.workers > cores:
+        most = f"at most {cores // arguments.workers}, as this machine has {count(cores, 'core')}"
+        raise UserError(f"--cores {arguments.cores}: allowed with --workers {arguments.workers}: {most}")
     if arguments.speeds:
         _require_table(arguments.speeds, output)
     with masks.or_resumable(output):
@@ -130,7 +135,7 @@ def _make_masks(
     else:
         with tempfile.TemporaryDirectory() as place:
             log = Path(place) / "segment.log"
-            cores = len(os.sched_getaffinity(0)) // arguments.workers
+            cores = arguments.cores or len(os.sched_getaffinity(0)) // arguments.workers
             code = launch(program, arguments.workers, log, cores, show)
             said = f"a worker ended with code {code}:\n{log.read_text(errors='replace')}"
     lines = said.splitlines()
@@ -168,6 +173,10 @@ def command_line() -> CommandLine:
     parser.add_argument("images", type=Path, metavar="IMAGES", help="folder of images")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="for the masks")
     parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (default: 1)")
+    cores = (
+        "of each worker on this machine, as training.cores_per_worker of a study (default: an equal share)"
+    )
+    parser.add_argument("--cores", type=positive, default=0, metavar="N", help=cores)
     cluster = "as a job of Slurm; all folders must be seen by its nodes"
     parser.add_argument("--cluster", type=Path, metavar="CLUSTER.toml", help=cluster)
     speeds = "append workers and images/s to this table, for report --csv"

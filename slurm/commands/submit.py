@@ -75,9 +75,14 @@ def command_line() -> CommandLine:
 
 def _node_hours(text: str) -> float:
     """Return a budget; NaN, with which everything would be within it, is no number of hours."""
-    hours = float(text)
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = float("nan")
     if not hours > 0:
-        raise argparse.ArgumentTypeError(f"{text} is no number of node-hours above 0")
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}; allowed: a number of node-hours above 0, such as 40"
+        )
     return hours
 
 

@@ -358,9 +358,10 @@ def cores_per_worker(study: StudyConfig, cores: int) -> int:
     if own is not None:
         most: int = max(own) if isinstance(own, list) else own
         if most * largest > cores:
+            allowed = f"training.cores_per_worker of at most {cores // largest}"
             raise UserError(
                 f"study {study.name}: workers = {largest} with training.cores_per_worker = {most} need "
-                f"{most * largest} cores, this machine gives {cores}"
+                f"{most * largest} cores, this machine gives {cores}; {allowed}"
             )
     plays = study.training.get("plays")
     if plays is None or own is not None:

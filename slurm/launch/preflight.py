@@ -8,7 +8,7 @@ from pathlib import Path
 from slurm.cluster import Cluster, Cost, cost_of, plan_geometry
 from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.base.texts import HIDE, called, count, duration
-from unet_scaling.data.folder import read_manifest
+from unet_scaling.data.folder import near_folder, read_manifest
 from unet_scaling.data.order import count_test_images, require_enough_images, split, steps_of
 from unet_scaling.format.compute_profile import profile_of
 from unet_scaling.group.gpus import Gpus, require_compiler, require_torch
@@ -36,7 +36,8 @@ def check_inputs(configs: Sequence[RunConfig], in_container: bool = False) -> No
     for folder, manifest in _configs_by_images(configs):
         # With a manifest elsewhere, the folder itself may be there on the compute nodes only.
         if not manifest.is_file() and not Path(folder).is_dir():
-            raise UserError(f"data.folder: found {folder}, which does not exist", EXIT_BAD_DATA)
+            near = near_folder(Path(folder)) or "name the folder that holds images/ and masks/"
+            raise UserError(f"data.folder: found {folder}, which does not exist; {near}", EXIT_BAD_DATA)
         if manifest.exists() and not manifest.is_file():
             read_manifest(manifest)  # says what it is
         if not manifest.is_file():
@@ -63,7 +64,8 @@ def require_images(configs: Sequence[RunConfig]) -> None:
         manifest = read_manifest(path)
         manifest.require_unchanged(Path(folder), path)
         images = len(manifest.pairs)
-        for config in group:
+        # The largest step first: what it is told holds for all.
+        for config in sorted(group, key=lambda config: -config.images_per_step):
             manifest.require_options(config.data)
             require_enough_images(config, images - count_test_images(images, config.data.test_share))
 

@@ -4,16 +4,18 @@ Imported for --help and --version alone, so it needs the standard library only.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from unet_scaling import PROJECT
-from unet_scaling.base.errors import exit_codes_text
-from unet_scaling.base.texts import COMMAND, did_you_mean
+from unet_scaling.base.errors import EXIT_USAGE, exit_codes_text
+from unet_scaling.base.texts import CALLED, COMMAND, clean, did_you_mean
 
 UNRECOGNIZED = "unrecognized arguments: "
+INVALID_CHOICE = re.compile("invalid choice: '([^']*)'")
 
 
 def named_folder(study: str, logs: Path = PROJECT / "logs") -> Path:
@@ -36,6 +38,8 @@ class CommandLine(argparse.ArgumentParser):
             description=description,
             epilog=f"{epilog}\n{exit_codes_text()}".lstrip(),
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            # --repeat 3 is not --repeat-disturbed.
+            allow_abbrev=False,
         )
         self.known: Sequence[str] = ()
         self.names_below: Path | None = None
@@ -51,7 +55,10 @@ class CommandLine(argparse.ArgumentParser):
         return list(dict.fromkeys(found))
 
     def error(self, message: str) -> NoReturn:
-        """Leave with the message of argparse and, for an unknown option, the nearest known one."""
-        unknown = message.partition(UNRECOGNIZED)[2].split()
-        hints = "".join(did_you_mean(slip.partition("=")[0], self.words()) for slip in unknown)
-        super().error(f"{message}; {hints}".rstrip("; "))
+        """Leave with one line: the message of argparse, the nearest known word, and where the help is."""
+        slips = message.partition(UNRECOGNIZED)[2].split() or INVALID_CHOICE.findall(message)
+        hints = "".join(did_you_mean(slip.partition("=")[0], self.words()) for slip in slips)
+        program = self.prog
+        if program.startswith(f"{COMMAND} "):
+            program = CALLED + program.removeprefix(COMMAND)
+        self.exit(EXIT_USAGE, f"error: {clean(message)}; {hints}see {program} --help\n")

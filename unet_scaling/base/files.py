@@ -188,7 +188,12 @@ def write_verified(path: Path, content: bytes, mode: int = PRIVATE) -> None:
             return
         digests.append(hashlib.sha256(before).hexdigest())
     write_atomically(checksum_path(path), "\n".join(digests) + "\n", mode)
-    write_atomically(path, content, mode)
+    try:
+        write_atomically(path, content, mode)
+    except OSError:
+        if not path.exists():
+            checksum_path(path).unlink(missing_ok=True)
+        raise
 
 
 def read_verified(path: Path) -> bytes:

@@ -6,6 +6,7 @@ Nothing is coerced, no key unknown. Errors, docs/study.md and `unet-scaling expl
 import argparse
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,19 @@ TYPE_WORDS = {
     "object": ("a table", "tables"),
 }
 # Keys by the names that other programs have for them.
-OTHER_NAMES = {"modules": "prologue", "module": "prologue", "walltime": "time", "nodes": "max_nodes"}
+OTHER_NAMES = {
+    "modules": "prologue", "module": "prologue", "walltime": "time", "nodes": "max_nodes",
+    "queue": "partition", "gpus": "gpus_per_node", "cpus_per_task": "cores_per_worker", "qos": "options",
+    "mem": "options", "memory": "options", "constraint": "options", "reservation": "options",
+    "nodelist": "options", "batch_size": "batch_per_worker", "batch": "batch_per_worker",
+    "lr": "learning_rate", "amp": "precision", "num_workers": "loader_workers",
+}  # fmt: skip
+# What has no key, and what there is in its place.
+WITHOUT_KEY = {
+    "optimizer": "the U-Net is trained by Adam; a task of your own may bring another: docs/your_model.md"
+}
+# Values by the names that others have for them.
+OTHER_VALUES = {"mpirun": "mpiexec", "ddp": "pytorch_native", "float32": "fp32", "bfloat16": "bf16"}
 LIMIT_WORDS = {
     "exclusiveMinimum": "more than {}",
     "minimum": "at least {}",
@@ -72,7 +85,22 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}; name a TOML file") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not valid TOML: {error}; correct it") from None
+        raise UserError(f"{path} is not valid TOML: {error}{_toml_cure(str(error))}") from None
+
+
+# What helps, by what the parser says.
+TOML_CURES = {
+    "Invalid value": "texts stand in quotes, true and false in lower case",
+    "Cannot overwrite": "the key is there twice; leave one out",
+    "Unclosed array": "close it with ]",
+    "Expected '='": "write key = value",
+    "end of a table": "write [table]",
+}
+
+
+def _toml_cure(said: str) -> str:
+    cures = (cure for words, cure in TOML_CURES.items() if words in said)
+    return f"; {next(cures, 'correct it')}"
 
 
 def _toml_files(folder: Path) -> str:
@@ -95,6 +123,10 @@ def setting(text: str) -> tuple[str, object]:
             raise argparse.ArgumentTypeError(
                 f"{text!r}: repeat the option for each key, or quote a text"
             ) from None
+        if value.startswith("["):
+            texts = [word.strip() for word in value.strip("[]").split(",")]
+            cure = shlex.quote(f"{key}={as_toml(texts)}")
+            raise argparse.ArgumentTypeError(f"found {text}; a shell takes quotes away: {cure}") from None
         return key, tomllib.loads(f"value = {json.dumps(value)}")["value"]
 
 
@@ -118,7 +150,9 @@ def counts(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",")]
     found = sorted({int(word) for word in words if word.isdecimal()})
     if len(found) < len(words) or found[0] < 1:
-        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: different numbers, such as 1,2,8")
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}; allowed: different numbers of at least 1, such as 1,2,8"
+        )
     return found
 
 
@@ -331,6 +365,8 @@ def _unknown_key(schema: Schema, table: Schema, place: str, name: str) -> str:
     near = f"did you mean {' or '.join(elsewhere)}?" if elsewhere else did_you_mean(name, known)
     if OTHER_NAMES.get(name) in known:
         near = f"did you mean {OTHER_NAMES[name]}?"
+    if name in WITHOUT_KEY:
+        return f"unknown key; {WITHOUT_KEY[name]}"
     explained = " ".join(filter(None, ("unet-scaling explain", place, "lists those known")))
     return f"unknown key; {near or explained}".rstrip()
 
@@ -345,4 +381,24 @@ def _what_is_wrong(schema: Schema, fault: dict[str, Any]) -> str:
     wanted = f"allowed: {allowed(schema)}" if allowed(schema) else str(fault["msg"])
     if fault["type"] == "missing":
         return f"missing; {wanted}"
-    return f"found {shown}; {did_you_mean(str(fault['input']), list(map(str, choices(schema))))}{wanted}"
+    found = str(fault["input"])
+    known = list(map(str, choices(schema)))
+    meant = OTHER_VALUES.get(found.lower())
+    hint = f"did you mean {meant}? " if meant in known else did_you_mean(found, known)
+    return f"found {shown}; {hint or _as_another_type(schema, fault)}{wanted}"
+
+
+def _as_another_type(schema: Schema, fault: dict[str, Any]) -> str:
+    """Return how a value is written that is of another type than its key; empty where that is not clear."""
+    found = fault["input"]
+    types = {branch.get("type") for branch in branches(schema)}
+    items = {branch.get("items", {}).get("type") for branch in branches(schema)}
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    if "string" in types and is_number and not types & {"integer", "number"}:
+        return f"write {as_toml(str(found))}; "
+    if types & {"integer", "number"} and re.fullmatch(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", str(found)):
+        is_right = isinstance(found, str) and ("number" in types or found.lstrip("-").isdecimal())
+        return f"write {found}; " if is_right else ""
+    if "array" in types and (("string" in items) if isinstance(found, str) else is_number):
+        return f"write {as_toml([found])}; "
+    return ""

@@ -11,6 +11,7 @@ from statistics import median
 
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import run_program
+from unet_scaling.base.validation import positive
 from unet_scaling.data.checking import check_folder, require_meant, sample_folder
 from unet_scaling.data.folder import (
     ALLOWED,
@@ -78,7 +79,7 @@ def command_line() -> CommandLine:
         ("seed", 1, "equal seeds give equal images"),
     ):
         text = f"{meaning} (default: %(default)s)"
-        commands.choices["make"].add_argument(f"--{option}", type=int, default=default, help=text)
+        commands.choices["make"].add_argument(f"--{option}", type=positive, default=default, help=text)
     return parser
 
 

@@ -196,10 +196,10 @@ def _range_of(ranges: list[tuple[float, float, float]]) -> tuple[Literal["dtype"
         return "image", f"{used}, of a type whose range no image fills: data.intensity has to be 'image'"
     # Take the median image: one bright pixel, or some images of 8 bit, tell nothing of the others.
     levels = 1 + round(float(np.median((highest - lowest) / top)) * BYTE)
-    used = f"{used} of {top.max():g}: half of the images use {levels} of {BYTE + 1} levels or fewer"
+    used = f"{used} of {top.max():g}; half of the images use {levels} of {BYTE + 1} levels or fewer"
     if levels >= FEWEST_LEVELS or top.max() <= BYTE:
         return "dtype", used
-    return "image", f"{used} are left by data.intensity = 'dtype', all by 'image'"
+    return "image", f"{used} with data.intensity = 'dtype', but all levels with 'image'"
 
 
 def suggest_foreground(values: Iterable[int], filled_shares: Sequence[float]) -> tuple[str, str]:

@@ -26,7 +26,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_
 
 from unet_scaling.base.errors import EXIT_BAD_DATA, UserError, or_user_error
 from unet_scaling.base.files import READABLE, checksum_path, read_regular, read_verified, write_verified
-from unet_scaling.base.texts import called
+from unet_scaling.base.texts import called, did_you_mean
 from unet_scaling.base.validation import Digest, StrictModel
 from unet_scaling.study.options import Data
 
@@ -76,8 +76,8 @@ def find_pairs(folder: Path, names: str | None = None) -> tuple[list[FilePair], 
         raise UserError(f"--names: found {names!r}; allowed: IMAGE:MASK with a * in each, such as '*:*_mask'")
     patterns = [each.partition("*")[::2] for each in names.split(":")] if names else []
     image_affixes, mask_affixes = patterns or _found_affixes(images, masks)
-    images = _shared_names(images, *image_affixes)
-    masks = _spelt_as(images, _shared_names(masks, *mask_affixes))
+    images = _shared_names(images, IMAGES_FOLDER, *image_affixes)
+    masks = _spelt_as(images, _shared_names(masks, MASKS_FOLDER, *mask_affixes))
     pairs = [FilePair(stem, images[stem], masks[stem]) for stem in sorted(images.keys() & masks.keys())]
     if images and masks and not pairs:
         shown = f"{min(images.values())!a} and {min(masks.values())!a}"
@@ -94,6 +94,8 @@ def find_pairs(folder: Path, names: str | None = None) -> tuple[list[FilePair], 
 
 def _require_layout(folder: Path) -> None:
     """Raise UserError (65) where a folder lacks images/ or masks/, with the folder or the link that helps."""
+    if not folder.exists():
+        raise UserError(f"{folder} does not exist; {near_folder(folder) or LAYOUT}", EXIT_BAD_DATA)
     if not folder.is_dir() or _has_layout(folder):
         return
     lacking = next(name for name in (IMAGES_FOLDER, MASKS_FOLDER) if not (folder / name).is_dir())
@@ -110,6 +112,12 @@ def _require_layout(folder: Path) -> None:
         cure = LAYOUT
         cure += f"; found {', '.join(f'{name}/' for name in found[:MOST_NAMED])}" if found else ""
     raise UserError(f"{folder / lacking}: there is no such folder; {cure}", EXIT_BAD_DATA)
+
+
+def near_folder(folder: Path) -> str:
+    """Return "did you mean ...?" with the folder nearest to one that does not exist; empty without any."""
+    beside = [str(path) for path in folder.parent.glob("*") if path.is_dir()]
+    return did_you_mean(str(folder), beside).strip()
 
 
 def _has_layout(folder: Path) -> bool:
@@ -189,18 +197,19 @@ def _found_affixes(images: dict[str, str], masks: dict[str, str]) -> list[tuple[
         same = SequenceMatcher(None, image, mask, autojunk=False).find_longest_match()
         image_affixes = (image[: same.a], image[same.a + same.size :])
         mask_affixes = (mask[: same.b], mask[same.b + same.size :])
-        named = _shared_names(images, *image_affixes).keys() & _shared_names(masks, *mask_affixes).keys()
+        shared = _shared_names(masks, MASKS_FOLDER, *mask_affixes)
+        named = _shared_names(images, IMAGES_FOLDER, *image_affixes).keys() & shared.keys()
         if 2 * len(named) > len(masks):
             return [image_affixes, mask_affixes]
     return [("", ""), ("", "")]
 
 
-def _shared_names(files: dict[str, str], prefix: str, suffix: str) -> dict[str, str]:
-    """Return the files by their stems without these affixes; those that lack one get names of no file."""
+def _shared_names(files: dict[str, str], kind: str, prefix: str, suffix: str) -> dict[str, str]:
+    """Return the files by their stems without these affixes; those that lack one get names of no other."""
     shared = {}
     for stem, file in files.items():
         fits = stem.startswith(prefix) and stem.endswith(suffix) and len(stem) > len(prefix + suffix)
-        shared[stem[len(prefix) : len(stem) - len(suffix)] if fits else f"{stem}/"] = file
+        shared[stem[len(prefix) : len(stem) - len(suffix)] if fits else f"{stem}/{kind}"] = file
     return shared
 
 
@@ -209,7 +218,8 @@ def _without_partner(folder: Path, files: dict[str, str], others: dict[str, str]
     faults = []
     for stem in sorted(files.keys() - others.keys()):
         other = alike.get(_as_seen(stem))
-        hint = f"; {other!a} differs in case or Unicode form only: rename one of them" if other else ""
+        hint = f"{other!a} differs in case or Unicode form only: rename one of them"
+        hint = f"; {hint if other else 'add it, or keep this file elsewhere'}"
         faults.append(f"{folder / files[stem]}: has no {kind}{hint}")
     return faults
 
@@ -424,7 +434,9 @@ def require_replaceable(path: Path) -> None:
         raise UserError(f"{path} is there, and is no manifest of this program; {cure}")
 
 
-def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Write a manifest whole or not at all; UserError (2) where it cannot be written."""
-    with or_user_error(f"{path} cannot be written", "name another path with --manifest PATH"):
+def write_manifest(
+    manifest: Manifest, path: Path, cure: str = "name another path with --manifest PATH"
+) -> None:
+    """Write a manifest whole or not at all; UserError (2), with this cure, where it cannot be written."""
+    with or_user_error(f"{path} cannot be written", cure):
         write_verified(path, manifest.to_json().encode(), READABLE)

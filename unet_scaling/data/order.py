@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unet_scaling.base.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.base.texts import count
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.options import ORDER_STREAM, SPLIT_STREAM
 
@@ -95,7 +96,7 @@ def require_enough_images(config: RunConfig, train_images: int) -> None:
         return
     most_workers = available // (batch * accumulate)
     largest_batch = available // (workers * accumulate)
-    cures = [f"at most {most_workers} workers"] if most_workers else []
+    cures = [f"at most {count(most_workers, 'worker')}"] if most_workers else []
     cures += [f"training.batch_per_worker of at most {largest_batch}"] if largest_batch else []
-    found = f"one step of {workers} workers takes {needed} images, an epoch has {available}"
+    found = f"one step of {count(workers, 'worker')} takes {needed} images, an epoch has {available}"
     raise UserError(f"{found}; use {' or '.join(cures) or 'more images'}", EXIT_BAD_DATA)

@@ -60,8 +60,8 @@ def trained_network(run: Path) -> tuple[RunConfig, Record]:
         what = "a task of its own" if config.has_own_task else "emulated workers, which learn nothing"
         raise UserError(f"{run} is of {what}; masks are made by the built-in U-Net")
     if not recorded.state.is_complete or not recorded.record:
-        reason = recorded.state.reason or recorded.state.state
-        raise UserError(f"{run} is not complete: {reason}; {called('status', run.parent)} shows which are")
+        state = recorded.state.reason or recorded.state.state
+        raise UserError(f"{run} is not complete: {state}; {called('status', run.parent)} says how it goes on")
     return config, recorded.record
 
 

@@ -59,6 +59,9 @@ ALL_REDUCE_SECONDS_PER_SIZE = 0.1
 LONGEST_ALL_REDUCE_SECONDS = 0.2
 # The same limit by the clock on the wall, for slowed machines.
 LONGEST_WAIT_SECONDS = 0.5
+# Bytes of all messages of a probe: so many, or those of so many steps where that is more.
+MOST_PROBE_BYTES = 2**28
+MOST_PROBE_STEPS = 16
 
 
 class Clock:
@@ -449,17 +452,23 @@ def _longest_step(phases: Seconds, first: int) -> LongestStep:
     )
 
 
-def probe_network(group: Group) -> Probe | None:
+def probe_network(group: Group, gradient_bytes: int) -> Probe | None:
     """Time `sum_over_workers` on float32 messages; None for a worker alone, which sends nothing.
 
-    Medians and minima are those of the slowest worker. Repeats and the last size follow from gathered
-    numbers only, so that all workers take part in the same sums.
+    All messages together have at most 256 MiB, or 16 times the bytes of the gradients where these are more:
+    large ones are repeated less often, and those of which too few would fit are left out. Medians and minima
+    are those of the slowest worker. Repeats and the last size follow from gathered numbers only, so that all
+    workers take part in the same sums.
     """
     if group.size == 1:
         return None
+    left = max(MOST_PROBE_BYTES, MOST_PROBE_STEPS * gradient_bytes)
     columns: dict[str, list[float]] = defaultdict(list)
     for size in ALL_REDUCE_BYTES:
-        repeats, median, minimum = _probe_size(group, size)
+        if left // size <= FEWEST_ALL_REDUCE_REPEATS:
+            break
+        repeats, median, minimum = _probe_size(group, size, left // size - 1)
+        left -= size * (1 + repeats)
         columns["bytes"].append(size)
         columns["repeats"].append(repeats)
         columns["median_seconds"].append(median)
@@ -469,13 +478,13 @@ def probe_network(group: Group) -> Probe | None:
     return Probe.model_validate(columns)
 
 
-def _probe_size(group: Group, size: int) -> tuple[int, float, float]:
+def _probe_size(group: Group, size: int, most_repeats: int) -> tuple[int, float, float]:
     """Return repeats, median and minimum of the slowest worker for messages of so many bytes."""
     message = torch.zeros(size // 4, device=group.device)
     # The first also opens connections and grows buffers; it only says how often to repeat.
     first = max(group.gather_numbers(_seconds(group, message)))
     fitting = int(ALL_REDUCE_SECONDS_PER_SIZE / wall_seconds(first))
-    repeats = min(MOST_ALL_REDUCE_REPEATS, max(FEWEST_ALL_REDUCE_REPEATS, fitting))
+    repeats = min(MOST_ALL_REDUCE_REPEATS, most_repeats, max(FEWEST_ALL_REDUCE_REPEATS, fitting))
     times = [_seconds(group, message) for _ in range(repeats)]
     median = max(group.gather_numbers(statistics.median(times)))
     return repeats, median, max(group.gather_numbers(min(times)))

@@ -7,7 +7,6 @@ is counted. On a single host two of its ranks are measured, and the file says th
 A launch of its own, so that native DDP never initialises MPI.
 """
 
-import argparse
 import itertools
 import json
 import os
@@ -21,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
+from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import UserError, run_program
 from unet_scaling.base.files import read_json_with_checksum, write_json_with_checksum
 from unet_scaling.base.machine import clock_seconds, machine, wall_seconds
@@ -148,9 +148,7 @@ def _one_way_seconds(world: Any, other: int, size: int, leads: bool) -> tuple[in
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandLine("python -m unet_scaling.measure.ping_pong", __doc__)
     parser.add_argument("output", type=Path, help="the JSON file to write")
     output = parser.parse_args().output
     # Importing it initialises MPI.

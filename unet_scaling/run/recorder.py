@@ -210,7 +210,7 @@ class Recorder:
         self._write(self._startup.startup(self._group))
         quota = self._group.run_on_all(self._enter_quota)
         if config.training.budget == "on":
-            self._write(probe_network(self._group))
+            self._write(probe_network(self._group, self._header.gradient_bytes or 0))
             steps = data.steps_per_epoch
             self._meter = BudgetMeter(self._group, config, replica, steps, self._communication, quota)
         if config.training.compute_profile == "on":

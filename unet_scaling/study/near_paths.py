@@ -13,8 +13,11 @@ ARCHIVE = ".tar.xz"
 MOST_FOLDERS_NAMED = 5
 
 
-def describe_no_study(path: Path, logs: Path = PROJECT / "logs") -> str:
-    """Return one line on a path that is no folder of a study with runs; `logs` is where studies are."""
+def describe_no_study(path: Path, logs: Path = PROJECT / "logs", unbegun: str = "") -> str:
+    """Return one line on a path that is no folder of a study with runs; `logs` is where studies are.
+
+    `unbegun` is said in place of how a study is begun.
+    """
     folder = path.with_name(path.name.removesuffix(ARCHIVE))
     archive = folder.with_name(folder.name + ARCHIVE)
     if archive.is_file() and not folder.exists():
@@ -24,7 +27,8 @@ def describe_no_study(path: Path, logs: Path = PROJECT / "logs") -> str:
         if _runs(folder):
             return f"{path} is a study file, and its runs are elsewhere; did you mean {folder}?"
         if path.is_file():
-            return f"{path} is a study file without runs in {logs}; {called('run', path)} begins them"
+            begin = unbegun or f"{called('run', path)} begins them"
+            return f"{path} is a study file without runs in {logs}; {begin}"
     if path.is_dir():
         if (path / CONFIG_NAME).is_file():
             return f"{path} is one run; give its study, {path.parent}"
@@ -33,7 +37,7 @@ def describe_no_study(path: Path, logs: Path = PROJECT / "logs") -> str:
             return f"{path} holds several studies; give one of them: {_named(below)}; {every}"
         if _runs(path.parent):
             return f"{path} is a folder inside a study; give the study, {path.parent}"
-        return f"{path} has no run folders; {LAUNCH_HINT} makes them"
+        return f"{path} has no run folders; {unbegun or LAUNCH_HINT + ' makes them'}"
     if path.is_file() and _runs(path.parent.parent):
         return f"{path} is a file inside a study; give the study, {path.parent.parent}"
     places = (path.parent, logs) if path.parent == Path() else (path.parent,)
@@ -42,7 +46,8 @@ def describe_no_study(path: Path, logs: Path = PROJECT / "logs") -> str:
     if near := difflib.get_close_matches(stem, known, n=1, cutoff=NEAR):
         hint = f"did you mean {known[near[0]]}?"
     else:
-        hint = f"studies there: {_named([*known.values()])}" if known else f"{LAUNCH_HINT} begins one"
+        begin = unbegun or f"{LAUNCH_HINT} begins one"
+        hint = f"studies there: {_named([*known.values()])}" if known else begin
     return f"{path} is no folder of a study; {hint}"
 
 

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from unet_scaling.base.errors import UserError, or_user_error, reason_of
 from unet_scaling.base.files import read_json_with_checksum, read_regular
-from unet_scaling.base.texts import LAUNCH_HINT
+from unet_scaling.base.texts import LAUNCH_HINT, did_you_mean
 from unet_scaling.base.validation import StrictModel, fault_lines, read_toml, user_message, validated
 from unet_scaling.study.config import (
     LONGEST_NAME,
@@ -55,6 +55,8 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
     values, those that exclude each other.
     """
     content = read_toml(path)
+    if "launcher" in content and "workers" not in content:
+        raise UserError(f"{path} is a cluster file, which --cluster names; name a study file here")
     for key, value in (overrides or {}).items():
         _override(content, key, value, path)
     content["name"] = content.get("name", path.stem) if name is None else name
@@ -202,7 +204,8 @@ def _with_task_file(content: dict[str, Any], source: Path) -> dict[str, Any]:
 
 def task_sha256(path: Path, key: str) -> str:
     """Return the SHA-256 of the file of a task; UserError that begins with `key` where it cannot be read."""
-    with or_user_error(f"{key}: found {path}, which cannot be read", "name a Python file"):
+    near = did_you_mean(str(path), [str(file) for file in path.parent.glob("*.py")]).strip()
+    with or_user_error(f"{key}: found {path}, which cannot be read", near or "name a Python file"):
         return hashlib.sha256(read_regular(path)).hexdigest()
 
 

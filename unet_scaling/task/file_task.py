@@ -171,6 +171,9 @@ class _ReadOptions(UserDict[str, Scalar]):
 
     def __getitem__(self, name: str) -> Scalar:
         self.read.add(name)
+        if name not in self.data:
+            has = ", ".join(self.data) or "none"
+            raise KeyError(f"task.options of the study has no {name}; it has {has}: write {name} there")
         return super().__getitem__(name)
 
 
@@ -219,7 +222,8 @@ def require_alike(task: TaskFunctions, workers: Sequence[TaskFacts]) -> None:
         differing = [index for index, digest in first.samples.items() if other.samples.get(index) != digest]
         if differing:
             found = f"sample {differing[0]} is not the same in workers 0 and {rank}"
-            cure = "let it depend on its index alone, not on the rank or what was read before"
+            cure = "let it depend on its index alone, not on the rank or what was read before, "
+            cure += "or seed the shuffle"
             raise task.mistake("datasets", f"{found}: {cure}", EXIT_BAD_DATA)
         if first.weights_sha256 != other.weights_sha256:
             found = f"gives workers 0 and {rank} different weights from the same seed"

@@ -72,8 +72,7 @@ class TaskFunctions:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            cure = "".join(f"; {cure}" for words, cure in CURE_OF_MESSAGE.items() if words in str(error))
-            said = f"{type(error).__name__}: {one_line(error)}{cure}"
+            said = f"{type(error).__name__}{failing_layer(error)}: {one_line(error)}{cure_of(error)}"
             raise UserError(f"{self.place(name, error)}: {said}") from error
         after = _generators(name) if before else {}
         moved = ", ".join(generator for generator in before if after[generator] != before[generator])
@@ -167,7 +166,8 @@ def _module(path: Path, content: bytes, sha256: str) -> ModuleType:
     except Exception as error:
         line = error.lineno if isinstance(error, SyntaxError) else last_line(path, error)
         where = f"{path}:{line}" if line else str(path)
-        what = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
+        said = error.msg if isinstance(error, SyntaxError) else error
+        what = f"{type(error).__name__}: {said}{cure_of(error)}"
         raise UserError(f"task.file: {where} cannot be imported: {what}") from error
     return module
 
@@ -176,3 +176,23 @@ def last_line(path: Path, error: Exception) -> int | None:
     """Return the line of this file in which an exception was raised, or what raised it was called."""
     frames = traceback.extract_tb(error.__traceback__)
     return next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)
+
+
+def cure_of(error: Exception) -> str:
+    """Return "; " and what helps against an exception of a task; empty where that is not known."""
+    name = getattr(error, "filename", None)
+    if isinstance(error, FileNotFoundError) and name and not Path(str(name)).is_absolute():
+        return f"; workers start in another folder: use Path(__file__).parent / {name!r}"
+    return "".join(f"; {cure}" for words, cure in CURE_OF_MESSAGE.items() if words in str(error))
+
+
+def failing_layer(error: Exception) -> str:
+    """Return " in NAME, LAYER" for the layer whose forward pass raised an exception; empty where none did."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    found = [frame.f_locals.get("self") for frame in frames if frame.f_code.co_name == "forward"]
+    layers = [layer for layer in found if isinstance(layer, nn.Module)]
+    names = [name for name, layer in layers[0].named_modules() if layer is layers[-1]] if layers else []
+    if not any(names):
+        return ""
+    has_parts = any(layers[-1].children())
+    return f" in {names[0]}, {type(layers[-1]).__name__ if has_parts else layers[-1]}"
