@@ -265,6 +265,7 @@ COMMANDS = [
     (f"{CHECK} --set epochs=3", "did you mean training.epochs?", f"{CHECK} --set training.epochs=3"),
     (f"{CHECK} --set repeats=1,workers=2", "repeat the option for each key",
      f"{CHECK} --set repeats=1 --set workers=[2]"),
+    (f"{CHECK} --set repeats=1 --set repeats=2", "repeats is given twice", f"{CHECK} --set repeats=2"),
     (f"{CHECK} --set frameworks=[horovod]", """a shell takes quotes away: 'frameworks=["horovod"]'""",
      f"""{CHECK} --set 'frameworks=["horovod"]'"""),
     ("check stdy.toml --only-files", "did you mean study.toml?", CHECK),

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from slurm.cluster import find_container, find_prologue, read_cluster
-from slurm.commands.options import add_study
+from slurm.commands.options import add_study, given_values
 from slurm.launch import preflight
 from slurm.launch.estimate import describe_lost_speed
 from slurm.launch.study_folder import logs_folder, open_study_folder
@@ -64,7 +64,7 @@ def check_study(arguments: argparse.Namespace) -> bool | None:
 
     None where workers run in a container, whose packages cannot be tried from here.
     """
-    study = read_study(arguments.study, dict(arguments.set))
+    study = read_study(arguments.study, given_values(arguments))
     preflight.require_throughput(study)
     configs = study.configs()
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None

@@ -68,6 +68,16 @@ def find_submitted_study(arguments: argparse.Namespace, unbegun: str = "") -> Pa
     return folder
 
 
+def given_values(arguments: argparse.Namespace) -> dict[str, object]:
+    """Return the values that --set gives. Raises UserError for a key that is given twice."""
+    given = [key for key, _ in arguments.set]
+    given += ["name"] * (getattr(arguments, "name", None) is not None)
+    for key in given:
+        if given.count(key) > 1:
+            raise UserError(f"--set {key}=...: {key} is given twice on the command line; leave one out")
+    return dict(arguments.set)
+
+
 def find_study_folder(arguments: argparse.Namespace, console: Console) -> StudyFolder:
     """Return the folder of the study of the command line. Raises UserError for options that contradict."""
     for other in ("more_repeats", "wait"):
@@ -75,11 +85,7 @@ def find_study_folder(arguments: argparse.Namespace, console: Console) -> StudyF
             raise UserError(f"--dry-run starts nothing: leave --{other.replace('_', '-')} out")
     if arguments.repeat_disturbed and getattr(arguments, "keep_disturbed", False):
         raise UserError("--keep-disturbed keeps what --repeat-disturbed launches again: leave one out")
-    given = [key for key, _ in arguments.set] + ["name"] * (arguments.name is not None)
-    for key in given:
-        if given.count(key) > 1:
-            raise UserError(f"--set {key}=...: {key} is given twice on the command line; leave one out")
-    study = read_study(arguments.study, dict(arguments.set), arguments.name)
+    study = read_study(arguments.study, given_values(arguments), arguments.name)
     require_throughput(study)
     folder = open_study_folder(arguments.logs / study.name, study)
     known = folder.study.run_names() if arguments.force else []  # including added repeats
