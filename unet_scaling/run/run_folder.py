@@ -12,6 +12,7 @@ pictures.json                 of the first test images, with what was predicted;
 *.sha256                      of the steps, checkpoints and weights beside it
 """
 
+import argparse
 import itertools
 import os
 import socket
@@ -30,7 +31,6 @@ from pathlib import Path
 import torch
 
 from unet_scaling.base import errors
-from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import (
     EXIT_BAD_DATA,
     EXIT_BUG,
@@ -97,7 +97,7 @@ def open_run(description: str) -> Iterator[RunFolder]:
 
     Raises UserError where there is nothing to train, or where anyone may write into the folder.
     """
-    parser = CommandLine(sys.argv[0], description)
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "run_folder", type=Path, help=f"folder with a config.json, as {LAUNCH_HINT} makes them"
     )
