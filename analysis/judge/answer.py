@@ -150,7 +150,7 @@ def _with_warnings(claim: str, warnings: Sequence[str], most_words: int) -> tupl
     for number in range(len(warnings), 0, -1):
         longer = f"{claim}; caution: {', '.join(warnings[:number])}"
         if len(longer.split()) <= most_words:
-            return longer, [f"also {', '.join(warnings[number:])}"] if number < len(warnings) else []
+            return longer, [f"caution also: {', '.join(warnings[number:])}"] if number < len(warnings) else []
     return claim, [f"caution: {', '.join(warnings)}"] if warnings else []
 
 
