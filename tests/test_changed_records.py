@@ -606,7 +606,7 @@ ASKED: dict[str, tuple[Callable[[Path], object], str, str, float, str]] = {
     "still running": (lambda study: remove(study, 6), "no", FASTER, EARLY_SIGNIFICANCE, "5 of 6"),
     "failed in both": (fail, "no", FASTER, EARLY_SIGNIFICANCE, "(1 failed)"),
     "diverged in both": (diverge, "no", FASTER, 0.05, "(1 diverged)"),
-    "points to come": (lambda study: ask_for(study, workers=[2, 4]), "no", FASTER, 0.05, "of 2 points"),
+    "points to come": (lambda study: ask_for(study, workers=[2, 4]), "no", FASTER, 0.05, "no run is read of"),
     "a gap": (lambda study: remove(study, 2, "horovod"), "no", WITHHELD, EARLY_SIGNIFICANCE, "2 of Horovod"),
     "a gap in both": (lambda study: remove(study, 2), "no", WITHHELD, EARLY_SIGNIFICANCE, "repeats 2 of"),
     "one quiet launch again": (
