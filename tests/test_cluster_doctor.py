@@ -66,7 +66,7 @@ def test_workers_of_a_container_train_on_what_the_prologue_copied_to_scratch(
     lines = [f'export PATH="{tmp_path}/bin:$PATH" WORK="{tmp_path}"', copying]
     (tmp_path / "load.sh").write_text("\n".join(lines) + "\n")
     site = tmp_path / "site.toml"
-    keys = f'container = "{image}"\nprologue = "{tmp_path}/load.sh"\nping_pong = true\ndoctor = true\n'
+    keys = f'container = "{image}"\nprologue = "{tmp_path}/load.sh"\ndoctor = true\n'
     site.write_text(keys + SITE.format(arguments=PMI))
     data = make_images(tmp_path / "images", 24)
     study = tmp_path / "tiny.toml"
@@ -81,15 +81,14 @@ def test_workers_of_a_container_train_on_what_the_prologue_copied_to_scratch(
     folders = sorted((tmp_path / "logs" / "tiny").glob("*-w02-r1"))
     records = [read_record(folder / "run.jsonl") for folder in folders]
     assert [record.complete for record in records] == [True, True]
-    assert all((folder / "ping_pong.json").exists() for folder in folders)
     again = command(hosts, "submit", str(study), *places, *sizes, "--dry-run", "--force", folders[0].name)
     # These GPUs are only names: a run on cores of a job that was given GPUs tells what the next one takes.
     told = r"\n1 run: about \d+ s, 0\.\d+ node-hours, 0\.\d+ GPU-hours by"
     assert re.search(told, again.stdout), again.stdout
     shown = re.findall(r'squeue [^`]*"', GPU_SITE.read_text())[0]
     assert "NAME" in hosts.run(*shlex.split(shown))
-    # Of each run: two workers, and two processes of the ping-pong; and the doctor's two workers.
-    assert (tmp_path / "bin" / "called").read_text().splitlines().count("exec") == 10
+    # Of each run two workers, and the doctor's two workers.
+    assert (tmp_path / "bin" / "called").read_text().splitlines().count("exec") == 6
 
 
 def limit_node3(cluster: VirtualCluster, rate: str, burst: int) -> None:
