@@ -39,8 +39,8 @@ from analysis.text import Row, chart_number, chart_percent, clean, count, printa
 MOST_OPTIONS = 6
 MOST_SINGLE_RUNS = 20
 # Two panels stand side by side on a page of 1200 pixels. Their axes are about as wide and high as these.
-PANEL_WIDTH_PX = 420
-PLOT_WIDTH_PX = 320
+PANEL_WIDTH_PX = 390
+PLOT_WIDTH_PX = 292
 PLOT_HEIGHT_PX = 220
 MARGIN_PX = 10
 # Rows above the axes, the distance to them, and what lies below: ticks and the name of the axis.
