@@ -58,7 +58,6 @@ COST_TITLE = "Time and cost"
 FALLEN_MARGINS = 10
 # Of a headline: as many as a reader takes in before the tiles.
 MOST_WORDS = 25
-NOT_FINISHED = "Not finished"
 # Where 1 worker scores no more than a constant prediction.
 LEARN_FIRST = "let 1 worker learn first: look at its masks and predictions, training.learning_rate and epochs"
 
@@ -125,9 +124,10 @@ def _answer(advice: Recommendation, trust: Trust, cause: object, slower: str) ->
         "cause": cause, "slower": slower, "score_cause": cause_of(study.subject, advice.subject),
     }  # fmt: skip
     to_come = runs_to_come(study, advice.options)
-    claim, *remarks = _headline(advice, context | {"to_come": to_come})
+    is_unfinished = to_come > 0 and advice.kind == "undecided"
+    claim, *remarks = _headline(advice, context | {"to_come": to_come, "is_unfinished": is_unfinished})
     # An unfair comparison names what speaks against it, and claims nothing; nor does a study that goes on.
-    if advice.kind != "unfair" and not claim.startswith(NOT_FINISHED):
+    if advice.kind != "unfair" and not is_unfinished:
         warnings, _, further = trust.qualifiers("; ".join((claim, *remarks)), advice.options)
         claim, rest = _with_warnings(claim, warnings, MOST_WORDS - len(study.kind.restricted.split()))
         remarks = [*rest, *remarks, *further]
@@ -140,7 +140,7 @@ def _answer(advice: Recommendation, trust: Trust, cause: object, slower: str) ->
         trust.tile(advice.options),
     )
     steps = _next_steps(advice, trust.checks, context, is_incomplete=to_come > 0)
-    if claim.startswith(NOT_FINISHED):
+    if is_unfinished:
         steps = steps[:1]
     return Answer(advice.options, advice.kind, claim, tuple(remarks), tiles, tuple(steps))
 
@@ -228,7 +228,6 @@ def _headline(advice: Recommendation, context: dict[str, object]) -> list[str]:
         passed_over=next(passed_over, None),
         asks_for_1=_asks_for(study.asked, "workers", 1),
         asks_for_more=study.asked is None or study.asked["workers"].max() > 1,
-        NOT_FINISHED=NOT_FINISHED,
         against=_against(advice.doubts),
         lost=[f"{count(workers, device)} with {series}" for series, workers in lost[:2]],
         **context,

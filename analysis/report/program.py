@@ -38,6 +38,7 @@ from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_OK, UserError, or_user_
 from unet_scaling.base.files import READABLE, real_path, write_atomically
 from unet_scaling.base.parallel import parallel_map
 from unet_scaling.base.texts import called
+from unet_scaling.format.known_studies import studies_table
 
 PAGE_NAME = "report.html"
 # What earlier versions wrote beside the page; removed, as it would be taken for what this version says.
@@ -161,16 +162,9 @@ def report_study(options: argparse.Namespace) -> int:
 
 def _report_index(logs: Path) -> int:
     """Write one page over all studies, and list them."""
-    try:
+    with or_user_error(f"the page cannot be written to {logs}", "let it be written, or copy the folder"):
         path, rows = write_index(logs)
-    except OSError as error:
-        raise UserError(f"{logs} cannot be written: {error.strerror}") from None
-    table = Table(box=None, pad_edge=False)
-    for column in rows[0]:
-        table.add_column(column, overflow="fold")
-    for cells in rows:
-        table.add_row(*map(clean, cells.values()))
-    report_console().print(table)
+    report_console().print(studies_table(rows))
     print(f"\nindex: {path}")
     return EXIT_OK
 

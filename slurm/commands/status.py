@@ -21,7 +21,7 @@ from slurm.states import RunStatus, read_statuses
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.texts import called, clean, count
-from unet_scaling.format.known_studies import known_studies, study_cells
+from unet_scaling.format.known_studies import known_studies, studies_table, study_cells
 from unet_scaling.format.record import RECORD_NAME
 from unet_scaling.format.run_state import ACTIVE, RecordedRun, State
 from unet_scaling.study.near_paths import describe_no_study
@@ -147,13 +147,8 @@ def _expected_end(run: RecordedRun) -> str | None:
 
 def show_studies(logs: Path, console: Console) -> None:
     """Print the studies of a folder, that of the newest record first."""
-    table = Table(box=None, pad_edge=False)
     listed = [cells for _, cells in study_cells(known_studies(logs), time.time())]
-    for column in listed[0]:
-        table.add_column(column, overflow="fold")
-    for cells in listed:
-        table.add_row(*(Text(clean(cell)) for cell in cells.values()))
-    console.print(table, soft_wrap=False)
+    console.print(studies_table(listed), soft_wrap=False)
     print(f"one of them: {called('status')} STUDY; a page over all: {called('report', '--index')} {logs}")
 
 

@@ -2,14 +2,18 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
+from rich.text import Text
+
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.files import read_regular
+from unet_scaling.base.texts import clean
 from unet_scaling.format.record import RECORD_NAME
 from unet_scaling.study.study_file import CONFIG_NAME, recorded_study
 
@@ -131,6 +135,16 @@ def _modified(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
+
+
+def studies_table(listed: Sequence[Mapping[str, str]]) -> Table:
+    """Return the rows of `study_cells` as a table for a terminal; cells are texts, never markup."""
+    table = Table(box=None, pad_edge=False)
+    for column in listed[0]:
+        table.add_column(column, overflow="fold")
+    for cells in listed:
+        table.add_row(*(Text(clean(cell)) for cell in cells.values()))
+    return table
 
 
 def study_cells(studies: list[KnownStudy], now: float) -> Iterator[tuple[KnownStudy, dict[str, str]]]:
