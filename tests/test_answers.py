@@ -404,6 +404,25 @@ def test_launches_that_hardly_learned_are_named_beside_the_median(tmp_path: Path
     assert tile["reasons"][-1] == "2 of 5 launches scored far below the median: 0.05 and 0.47"
 
 
+def test_a_study_that_goes_on_counts_the_runs_of_the_same_options(tmp_path: Path) -> None:
+    """Other sets of options have runs of their own, and one that diverged has ended."""
+    runs = itertools.product((1, 2), FRAMEWORKS, (1, 2), (2, 4))
+    for number, (repeat, framework, workers, batch) in enumerate(runs):
+        is_lost = (repeat, framework, workers, batch) == (2, NATIVE, 2, 4)
+        end: dict[str, Any] = {} if repeat == 1 else {"end": DIVERGED if is_lost else None}
+        options = {"training": {"batch_per_worker": batch}}
+        header = {"started_utc": f"{START + timedelta(minutes=number):%Y-%m-%dT%H:%M:%SZ}"}
+        label = f"b{batch}"
+        write_run(
+            tmp_path / "s", framework, workers, repeat, options=options, label=label, header=header, **end
+        )
+    headlines = [answer["headline"] for answer in report_of(tmp_path / "s").summary["answers"]]
+    assert sorted(headlines) == [
+        "Not finished: 4 of 8 runs have ended",
+        "Not finished: 5 of 8 runs have ended",
+    ]
+
+
 def test_played_runs_that_learned_nothing_judge_no_number_of_workers(tmp_path: Path) -> None:
     ious = {1: near(0.003, deviation=0.0003), 8: near(0.003, deviation=0.0003, seed=2)}
     summary = report_of(write_all_played(tmp_path, ious)).summary

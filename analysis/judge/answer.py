@@ -229,6 +229,9 @@ def _headline(advice: Recommendation, context: dict[str, object]) -> list[str]:
         asks_for_1=_asks_for(study.asked, "workers", 1),
         asks_for_more=study.asked is None or study.asked["workers"].max() > 1,
         against=_against(advice.doubts),
+        all_runs=sum(
+            int(table["options"].isin(["", advice.options]).sum()) for table in (study.runs, study.left_out)
+        ),
         lost=[f"{count(workers, device)} with {series}" for series, workers in lost[:2]],
         **context,
     )
