@@ -15,6 +15,18 @@ from unet_scaling.format.record import Record, read_record
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.frameworks import OPTION_TABLES
 
+# A cluster without GPUs, and a study of a task of one's own.
+CPU_SITE = 'launcher = "srun"\ngpus_per_node = 4\ncores_per_worker = 1\ntime = "01:00:00"\ngres = ""\n'
+OWN_STUDY = """
+frameworks = ["pytorch_native"]
+workers = [1]
+repeats = 1
+[training]
+epochs = 3
+batch_per_worker = 2
+[task]
+file = "{task}"
+"""
 TINY_STUDY = """
 workers = {workers}
 repeats = 1

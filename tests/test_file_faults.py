@@ -33,7 +33,7 @@ from tests.disks import full, small_disk
 from tests.records import older_log, write_record, write_run
 from tests.reports import without_figures
 from tests.saliency_records import write_explained
-from tests.studies import TINY_STUDY, make_images
+from tests.studies import CPU_SITE, OWN_STUDY, TINY_STUDY, make_images
 from tests.tasks import POINTS
 from tests.trained import TrainedRuns, plain_config
 from unet_scaling import subcommands
@@ -105,17 +105,6 @@ SUBMISSION = "submit study.toml --cluster site.toml --logs logs"
 CHECK = "check study.toml --only-files"
 REPORT = f"report {STUDY} --output out"
 NEW = "new other --data data --no-probe --into"
-CLUSTER = 'launcher = "srun"\ngpus_per_node = 4\ncores_per_worker = 1\ntime = "01:00:00"\ngres = ""\n'
-OWN_STUDY = """
-frameworks = ["pytorch_native"]
-workers = [1]
-repeats = 1
-[training]
-epochs = 3
-batch_per_worker = 2
-[task]
-file = "task.py"
-"""
 
 
 @dataclass(frozen=True)
@@ -250,9 +239,9 @@ def sound(tmp_path_factory: pytest.TempPathFactory, trained_run: TrainedRuns, im
     text = TINY_STUDY.format(data=data, workers=[1], epochs=3)
     texts = {
         "study.toml": text,
-        "own.toml": OWN_STUDY,
+        "own.toml": OWN_STUDY.format(task="task.py"),
         "task.py": POINTS,
-        "site.toml": CLUSTER,
+        "site.toml": CPU_SITE,
         "compute.toml": (PROJECT / "slurm" / "profiles" / "v100_like.toml").read_text(),
         "table.csv": "workers,seconds\n1,10.0\n2,5.5\n4,3.0\n",
     }

@@ -17,25 +17,13 @@ from slurm.commands import check
 from slurm.launch.study_folder import StudyFolder
 from tests.data_folders import Array
 from tests.records import make_study, write_run
-from tests.studies import TINY_STUDY, make_images
+from tests.studies import CPU_SITE, OWN_STUDY, TINY_STUDY, make_images
 from tests.tasks import POINTS
 from unet_scaling import subcommands
 from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_USAGE, run_program
 from unet_scaling.study.config import RunConfig
 from unet_scaling.verify_task import task_facts_of
 
-SITE = 'launcher = "srun"\ngpus_per_node = 4\ncores_per_worker = 1\ntime = "01:00:00"\ngres = ""\n'
-OWN = """
-frameworks = ["pytorch_native"]
-workers = [1]
-repeats = 1
-[training]
-epochs = 3
-batch_per_worker = 2
-[task]
-file = "my_task.py"
-options = { width = 4 }
-"""
 CHECK = "check study.toml --only-files"
 OF_FILE = {
     "study.toml": CHECK,
@@ -54,8 +42,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = {
         "study.toml": 'frameworks = ["pytorch_native", "horovod"]'
         + TINY_STUDY.format(data="GROUND/tiles", workers=[1, 2], epochs=2),
-        "site.toml": SITE,
-        "own.toml": OWN,
+        "site.toml": CPU_SITE,
+        "own.toml": OWN_STUDY.format(task="my_task.py") + "options = { width = 4 }\n",
         "my_task.py": POINTS,
         "table.csv": "workers,seconds\n1,10\n2,6\n4,3\n",
     }
