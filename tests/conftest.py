@@ -69,6 +69,14 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _a_run_beside(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What a path's message says of its neighbours is not left to the test that ran before."""
+    config = tmp_path_factory.getbasetemp() / "a_run" / "config.json"
+    config.parent.mkdir()
+    config.write_text('{"study": "neighbour", "run": "a_run", "framework": "horovod"}')
+
+
 # What commands say when they refuse, one entry a case. A test asserts exit code, key, file and values; the
 # sentence is handed to the fixture `told`. `pytest -n 0 --accept tests/...` writes what was told, and
 # `git diff` is the review.

@@ -36,6 +36,7 @@ CASES = [
     ("cancel", "logs/empty", "has no run folders; there is nothing to cancel"),
     ("cancel", "nowhere/nothing", "is no folder of a study; there is nothing to cancel"),
     ("report", "new.toml", "run new.toml begins them"),
+    ("report", "models/bert", "has no run folders"),
     ("segment", "S", "is a study; give one of its runs, such as R"),
     ("segment", "S/horovod-w1-r1", "did you mean horovod-w01-r1?"),
     ("segment", "S/x", "is no run of S; its runs: horovod-w01-r1, "),
@@ -72,8 +73,9 @@ def test_what_is_meant_is_named(
     monkeypatch.chdir(tmp_path)
     study = Path("logs", "tiles_a")
     StudyFolder(study, make_study("tiles_a", tmp_path)).prepare()
-    for folder in (study / "report", Path("logs", "empty"), Path("images")):
-        folder.mkdir()
+    for folder in (study / "report", Path("logs", "empty"), Path("images"), Path("models", "bert")):
+        folder.mkdir(parents=True)
+    Path("models", "bert", "config.json").write_text('{"architectures": ["BertModel"]}')
     for name in ("tiles_a.toml", "new.toml", "logs/kept.tar.xz"):
         Path(name).touch()
 

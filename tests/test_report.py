@@ -298,13 +298,18 @@ def holds_its_table(folder: Path) -> list[str]:
     return ["--csv", str(folder / "runs.csv"), "--output", str(folder)]
 
 
+def no_runs(folder: Path) -> list[str]:
+    (folder / "logs" / "empty").mkdir(parents=True)
+    return [str(folder / "logs" / "empty")]
+
+
 REFUSED: Mapping[str, tuple[Callable[[Path], list[str]], int | None]] = {
     "output holds other files": (holds_other_files, EXIT_USAGE),
     "output holds the table": (holds_its_table, EXIT_USAGE),
     "no usable run": (no_run, EXIT_BAD_DATA),
     "no folder": (lambda folder: [str(folder / "missing")], EXIT_USAGE),
     "no older logs": (lambda folder: ["--reference", str(folder)], EXIT_USAGE),
-    "no run folder": (lambda folder: [str(folder)], EXIT_USAGE),
+    "no run folder": (no_runs, EXIT_USAGE),
     "output taken": (taken, None),
 }
 

@@ -1,9 +1,11 @@
 """Say what a path is that is no folder of a study, or of a run, and which one was perhaps meant."""
 
 import difflib
+import json
 from collections.abc import Collection
 from pathlib import Path
 
+from unet_scaling.base.files import read_regular
 from unet_scaling.base.texts import LAUNCH_HINT, NEAR, called, did_you_mean
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.study_file import CONFIG_NAME
@@ -30,7 +32,7 @@ def describe_no_study(path: Path, logs: Path = PROJECT / "logs", unbegun: str = 
             begin = unbegun or f"{called('run', path)} begins them"
             return f"{path} is a study file without runs in {logs}; {begin}"
     if path.is_dir():
-        if (path / CONFIG_NAME).is_file():
+        if _is_of_a_run(path / CONFIG_NAME):
             return f"{path} is one run; give its study, {path.parent}"
         if below := [folder for folder in _folders(path) if _runs(folder)]:
             every = f"a page over all: {called('report', '--index', path)}"
@@ -55,7 +57,7 @@ def describe_no_run(path: Path) -> str:
     """Return one line on a path that is no run folder, and which one was perhaps meant."""
     if runs := _runs(path):
         return f"{path} is a study; give one of its runs, such as {runs[0]}"
-    if path.is_file() and (path.parent / CONFIG_NAME).is_file():
+    if path.is_file() and _is_of_a_run(path.parent / CONFIG_NAME):
         return f"{path} is a file of a run; give the run, {path.parent}"
     if siblings := _runs(path.parent):
         hint = did_you_mean(path.name, [run.name for run in siblings])
@@ -71,8 +73,16 @@ def _folders(place: Path) -> list[Path]:
 
 
 def _runs(folder: Path) -> list[Path]:
-    """Return the run folders of a study; none where this is no study."""
-    return sorted(path.parent for path in folder.glob(f"*/{CONFIG_NAME}"))
+    """Return the run folders of a study; none where this is no study, but a folder of others' `config.json`."""
+    return sorted(path.parent for path in folder.glob(f"*/{CONFIG_NAME}") if _is_of_a_run(path))
+
+
+def _is_of_a_run(config: Path) -> bool:
+    try:
+        content = json.loads(read_regular(config))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and {"study", "run", "framework"} <= content.keys()
 
 
 def _named(paths: Collection[Path]) -> str:
