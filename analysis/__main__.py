@@ -62,6 +62,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _require_fitting(options: argparse.Namespace) -> None:
     """Raise UserError for options that only the other kind of logs has."""
+    if options.index and options.output:
+        raise UserError("--output: not with --index, which writes index.html into the folder that it lists")
     if not options.csv and (options.column or options.where or options.work):
         raise UserError("--column, --where, --weak, --per-gpu and --of-all: only with --csv")
     if options.reference:

@@ -6,6 +6,7 @@ every step. It takes the images of a point in the order of the point, from the s
 its losses are the ones that the project's own training must have.
 """
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from unet_scaling.data import order as orders
@@ -106,3 +107,34 @@ def epoch_batches(config: RunConfig, images: ReferenceImages, epoch: int) -> Ite
     order = orders.epoch_order(split.train, config.data.passes_per_epoch, config.seed, epoch)
     for step in orders.worker_batches(order, 0, 1, config.training.batch_per_worker, 1):
         yield step[0]
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, config: RunConfig, images: ReferenceImages) -> float:
+    """Return the IoU over the test images, taken one by one; NaN where nothing is and nothing was found."""
+    split = orders.split(len(images.manifest.pairs), config.data.test_share, config.data.split_seed)
+    model.eval()
+    intersection = union = 0.0
+    for index in split.test:
+        image, mask = images.batch(np.array([index]))
+        found = (model(image) > 0).float()
+        intersection += (found * mask).sum().item()
+        union += torch.maximum(found, mask).sum().item()
+    return intersection / union if union else float("nan")
+
+
+def train(config: RunConfig) -> list[float]:
+    """Train all epochs of a run of one worker, evaluating after each; return the seconds of their steps."""
+    images = ReferenceImages(config)
+    training = ReferenceTraining(config)
+    seconds = []
+    for epoch in range(config.training.epochs):
+        for group in training.optimizer.param_groups:
+            group["lr"] = learning_rate(config, epoch)
+        training.model.train()
+        begin = time.perf_counter()
+        losses = [training.step(*images.batch(chosen)) for chosen in epoch_batches(config, images, epoch)]
+        seconds.append(time.perf_counter() - begin)
+        iou = evaluate(training.model, config, images)
+        print(f"epoch {epoch + 1}  loss {np.mean(losses):.4f}  IoU {iou:.4f}")
+    return seconds

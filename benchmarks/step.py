@@ -41,7 +41,6 @@ from unet_scaling.data.folder import write_manifest
 from unet_scaling.data.synthetic import make
 from unet_scaling.group.group import single_worker
 from unet_scaling.group.identity import KEEP_MEMORY
-from unet_scaling.group.worker import keep_memory
 from unet_scaling.measure.epoch_meter import NO_CLOCK
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.training import Step, build_model, build_optimizer, load_task
@@ -111,10 +110,7 @@ class Arm:
 
 
 def serve_arm(kind: str, config: RunConfig) -> None:
-    """Say that this process of an arm is ready, then take a step on the next batch for every line that comes.
-
-    Memory is kept once it has worked, as a worker keeps it from its warm-up step on.
-    """
+    """Say that this process of an arm is ready, then take a step on the next batch for every line."""
     training = OwnTraining(config) if kind == "own" else ReferenceTraining(config)
     images = ReferenceImages(config)
     chosen = zip(epoch_batches(config, images, 0), range(DIFFERENT_BATCHES), strict=False)
@@ -133,7 +129,6 @@ def serve_arm(kind: str, config: RunConfig) -> None:
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
         measured["peak_memory_bytes"] = 1024 * float(status["VmHWM"].split()[0])
         print(json.dumps(measured), flush=True)
-        keep_memory()
 
 
 def in_turn(arms: Sequence[Arm], rounds: int) -> dict[str, dict[str, Array]]:
@@ -231,11 +226,13 @@ def agreement(config: RunConfig, steps: int) -> Iterator[str]:
         yield f"{' against '.join(pair):>44}: {difference:.1e} relative, over {steps} steps"
 
 
-def reference_run(folder: Path, height: int, width: int, batch: int, *, compiled: bool) -> RunConfig:
-    """Return a run of the reference network on a new folder of synthetic indents."""
-    make(folder, 3 * batch, height, width, SEED)
+def reference_run(
+    folder: Path, height: int, width: int, batch: int, *, compiled: bool, images: int = 0, epochs: int = 1
+) -> RunConfig:
+    """Return a run of the reference network on a new folder of synthetic indents, by default of 3 batches."""
+    make(folder, images or 3 * batch, height, width, SEED)
     write_manifest(check_folder(folder, "nonzero"), folder / "manifest.json")
-    training = {"epochs": 1, "batch_per_worker": batch, "shared_devices": True, "compile": compiled}
+    training = {"epochs": epochs, "batch_per_worker": batch, "shared_devices": True, "compile": compiled}
     shape = {"image_height": height, "image_width": width, "foreground": "nonzero"}
     return RunConfig.model_validate(
         {

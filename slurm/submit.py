@@ -310,7 +310,7 @@ class Submitter:
             self._require_startable(in_launch_order(self.folder.study))
         configs = self.folder.prepare(self.console)
         wanted, in_queue, unknown = self._wanted(configs)
-        self.console.print(f"{self.folder.study.name}: {len(configs)} runs, {len(wanted)} to submit")
+        self.console.print(f"{self.folder.study.name}: {count(len(configs), 'run')}, {len(wanted)} to submit")
         try:
             if wanted:
                 self._submit(wanted, in_queue)

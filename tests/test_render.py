@@ -363,7 +363,8 @@ exec env --default-signal=USR2 "${@:2}"
 """
 # In the place of the Python of the image.
 PYTHON3 = """#!/bin/bash
-echo "in the container: USR2 $(env --list-signal-handling true 2>&1 | grep USR2); $PYTHONPATH$PYTHONNOUSERSITE; $*"
+handling=$(env --list-signal-handling true 2>&1 | grep USR2)
+echo "in the container: USR2 $handling; $PYTHONPATH$PYTHONNOUSERSITE; $*"
 """
 
 

@@ -149,7 +149,7 @@ EDITS: dict[tuple[str, str], list[tuple[str, str, str]]] = {
     ("study.toml", "workers = [1, 2]"): [
         ("workers = 2", "workers: found 2; write [2]", "workers = [2]"),
         ('workers = ["1", 2]', "workers[0]: found '1'; write 1;", ""),
-        ('workers = "1,2"', "allowed: a list of integers", ""),
+        ('workers = "1,2"', "found '1,2'; write [1, 2];", ""),
     ],
     ("study.toml", "repeats = 1"): [
         ("repeats = 0", "repeats: found 0; allowed: a number such as 5", "repeats = 5"),
@@ -248,6 +248,8 @@ COMMANDS = [
     ("help", "did you mean --help?", "--help"),
     ("study.toml", "did you mean unet-scaling run study.toml", DRY),
     ("run study.toml --dryrun", "did you mean --dry-run?", DRY),
+    ("run logs/done", "is where the study's runs are; name its file, done.toml", DRY),
+    ("report --index logs --output page", "--output: not with --index", "report --index logs"),
     (f"{DRY} --repeat 3", "unrecognized arguments: --repeat 3", f"{DRY} --set repeats=3"),
     (f"{CHECK} --set training.epochs", "is not TABLE.KEY=VALUE", f"{CHECK} --set training.epochs=3"),
     (f"{CHECK} --set epochs=3", "did you mean training.epochs?", f"{CHECK} --set training.epochs=3"),

@@ -18,7 +18,6 @@ from unet_scaling.format.record_lines import Phase
 from unet_scaling.group.gpus import require_compiler
 from unet_scaling.group.group import wait_for_device
 from unet_scaling.group.watchdog import blocking
-from unet_scaling.group.worker import keep_memory
 from unet_scaling.measure.epoch_meter import NO_CLOCK, Clock
 from unet_scaling.model import Norm
 from unet_scaling.run import training_state
@@ -208,8 +207,7 @@ class Step:
 
         So does a buffer that cannot be averaged: UserError, on every worker alike.
 
-        DDP also rearranges its buckets after a first step, and does so in a resumed run too. What a first
-        step allocates for good is there now, so memory is kept from here on.
+        DDP also rearranges its buckets after a first step, and does so in a resumed run too.
         """
         if self.config.training.epochs == 0:
             return
@@ -222,7 +220,6 @@ class Step:
         self.optimizer.zero_grad()
         if self._played:
             self._played.generators[:] = of_players
-        keep_memory()
 
     def take(self, batches: Iterable[Batch], clock: Clock, left: int = 0) -> Tensor:  # noqa: ARG002
         """Average the gradients of all batches of all workers and update; return this worker's mean loss.

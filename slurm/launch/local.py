@@ -27,7 +27,7 @@ from slurm.launch.study_folder import StudyFolder, in_launch_order, locked
 from slurm.states import KnownJobs, find_states
 from slurm.submissions import read_submissions, set_submissions_aside
 from unet_scaling.base.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_RESUME, UserError
-from unet_scaling.base.texts import CALLED, called, duration, score_title
+from unet_scaling.base.texts import CALLED, called, count, duration, score_title
 from unet_scaling.format.record import set_launch_aside
 from unet_scaling.format.run_state import ACTIVE, RecordedRun
 from unet_scaling.study.config import RunConfig, StudyConfig
@@ -210,7 +210,7 @@ class LocalRuns:
         missing = take_over(self.folder, configs, force)
         complete = [config for config in configs if config not in missing]
         name = self.folder.study.name
-        self.console.print(f"{name}: {len(configs)} runs, {len(complete)} complete already")
+        self.console.print(f"{name}: {count(len(configs), 'run')}, {len(complete)} complete already")
         if missing or repeat_disturbed:
             say_whether_quiet(self.console)
         for config in complete:

@@ -81,6 +81,8 @@ def read_toml(path: Path) -> dict[str, Any]:
             f"{path} does not exist; {near or f'TOML files there: {_toml_files(path.parent)}'}".rstrip()
         ) from None
     except IsADirectoryError:
+        if any(path.glob("*/config.json")):
+            raise UserError(f"{path} is where the study's runs are; name its file, {path.name}.toml") from None
         raise UserError(f"{path} is a folder; name a TOML file in it: {_toml_files(path)}") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}; name a TOML file") from None
@@ -401,4 +403,7 @@ def _as_another_type(schema: Schema, fault: dict[str, Any]) -> str:
         return f"write {found}; " if is_right else ""
     if "array" in types and (("string" in items) if isinstance(found, str) else is_number):
         return f"write {as_toml([found])}; "
+    numbers = str(found).replace(",", " ").split()
+    if "array" in types and "integer" in items and all(map(str.isdecimal, numbers)):
+        return f"write {as_toml([int(number) for number in numbers])}; "
     return ""

@@ -31,12 +31,12 @@ IDENTITY_VARIABLES = (
     "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_", "HOROVOD_CROSS_", "HOROVOD_GLOO_", "HOROVOD_HOSTNAME",
     "UNET_SCALING_STOP_AT", CORES_VARIABLE,
 )  # fmt: skip
-# The launcher sets these so that the memory of a step is kept for the next one (worker.py).
-SWITCH = "UNET_SCALING_KEEP_MEMORY"
+# The launcher sets these, so that the memory of a step is kept for the next one: by default glibc returns
+# large tensors to the system, and every page of them is cleared and mapped anew.
 KEEP_MEMORY = {
-    SWITCH: "1",
-    # Bytes from which on a block has a mapping of its own; named, or glibc raises it as it goes.
-    "MALLOC_MMAP_THRESHOLD_": str(2**17),
+    # From the first step on: asked for later, all of the heap would be touched once more.
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
     # Huge pages (from glibc 2.35 on; older ones pass over it), and no lists of small blocks that are free and
     # yet part the large ones beside them.
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0",

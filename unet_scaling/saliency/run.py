@@ -10,7 +10,6 @@ from unet_scaling.data.batches import ImageData, RunData
 from unet_scaling.format.record_lines import Saliency, SaliencyPhases
 from unet_scaling.format.saliency import SCORES, ExplainedImage, SaliencyManifest
 from unet_scaling.group.group import Group
-from unet_scaling.group.worker import keep_memory
 from unet_scaling.measure.counters import peak_memory_bytes
 from unet_scaling.measure.epoch_meter import PartClock, synchronized_seconds
 from unet_scaling.run.recorder import Recorder
@@ -42,8 +41,6 @@ def explain_run(config: RunConfig, model: nn.Module, data: RunData, group: Group
         with clock.part("masks"):
             size = (config.data.image_height, config.data.image_width)
             masks = group.run_on_all(lambda: MaskStore(mask_chunks(method.perturber, *size)))
-        # All that lasts is allocated now; where nothing was trained, no step has asked for this yet.
-        keep_memory()
         maker = maps.MapMaker(config, network, data, masks, method, files)
         if missing:
             record.begin_explaining()
