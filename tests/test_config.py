@@ -254,6 +254,10 @@ def test_criteria_reach_the_analysis_and_change_no_point(study: Path, tmp_path: 
             {"workers": [1], "training.plays": 4, "pytorch_native.static_graph": True},
             "static_graph needs one pass per step (training.accumulate, training.plays), found 4",
         ),
+        (
+            {"model.activation_checkpointing": True, "training.compile": True},
+            "model.activation_checkpointing = true and training.compile = true: remove one of them",
+        ),
         ({"strategy.synchronise_every": 4, "strategy.staleness": 1}, "set one of them"),
         ({"strategy.average_moments": False}, "needs strategy.synchronise_every of at least 2, found 1"),
         (

@@ -150,8 +150,9 @@ SHARED: dict[str, Any] = {"batch_norm": "off", "learning_rate": 1e-4}
 
 
 def augmented_runs(images: Path) -> list[RunConfig]:
-    """Native DDP decodes in loader processes, and Horovod measures no phases."""
-    options = [AUGMENTED | {"loading": "decode", "loader_workers": 1}, AUGMENTED | {"budget": "off"}]
+    """Native DDP decodes in loader processes and computes activations twice, Horovod measures no phases."""
+    decoded = {"loading": "decode", "loader_workers": 1, "activation_checkpointing": True}
+    options = [AUGMENTED | decoded, AUGMENTED | {"budget": "off"}]
     return [
         plain_config(images, name, **option).model_copy(update={name: TUNED[name]})
         for name, option in zip(FRAMEWORKS, options, strict=True)

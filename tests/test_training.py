@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tests.studies import make_point
 from unet_scaling.base.errors import UserError
@@ -17,7 +17,7 @@ from unet_scaling.group.worker import float32_precision
 from unet_scaling.model import UNet
 from unet_scaling.run import training_state
 from unet_scaling.run.training_state import set_float32_precision, weights_sha256
-from unet_scaling.study.config import PROJECT
+from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.training import build_model, learning_rate, load_task
 
 NOWHERE = Path("nowhere")
@@ -48,6 +48,43 @@ def test_weights_follow_from_the_seed_alone() -> None:
     assert weights_sha256(build_model(load_task(point), CPU, nn.SyncBatchNorm)) == weights_sha256(first)
     other = point.model_copy(update={"seed": 4})
     assert weights_sha256(build_model(load_task(other), CPU, nn.SyncBatchNorm)) != weights_sha256(first)
+
+
+def trained(point: RunConfig, *, is_half: bool) -> tuple[list[Tensor], int]:
+    """Return the losses and the state after three steps, and the bytes that a forward pass kept at most."""
+    model = build_model(load_task(point), CPU, nn.SyncBatchNorm).train()
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    generator = torch.Generator().manual_seed(1)
+    found: list[Tensor] = []
+    for _ in range(3):
+        images, masks = torch.rand(2, 2, 1, 36, 52, generator=generator)
+        kept: dict[int, int] = {}
+
+        def keep(tensor: Tensor, kept: dict[int, int] = kept) -> Tensor:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
+                logits = model(images)
+            loss = nn.functional.binary_cross_entropy_with_logits(logits.float(), masks.round())
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        found.append(loss.detach())
+    return [*found, *model.state_dict().values()], sum(kept.values())
+
+
+@pytest.mark.parametrize("is_half", [False, True])
+@pytest.mark.parametrize("batch_norm", ["local", "off"])
+def test_activations_that_are_computed_again_change_no_byte(batch_norm: str, is_half: bool) -> None:
+    """Neither of weights nor of running statistics; images need padding. Fewer bytes are kept."""
+    plain, again = (
+        trained(make_point(NOWHERE, batch_norm=batch_norm, activation_checkpointing=on), is_half=is_half)
+        for on in (False, True)
+    )
+    assert all(torch.equal(one, other) for one, other in zip(plain[0], again[0], strict=True))
+    assert again[1] < plain[1] / 2
 
 
 def test_every_weight_is_contiguous_as_horovod_needs() -> None:

@@ -1,7 +1,8 @@
 """The reference U-Net: 487,145 parameters in 82 tensors at width 8 and depth 5."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.utils.checkpoint import checkpoint
 
 Norm = Callable[[int], nn.Module]
 
@@ -49,7 +51,14 @@ class UNet(nn.Module):
     """
 
     def __init__(
-        self, channels: int = 1, width: int = 8, depth: int = 5, classes: int = 1, norm: Norm = nn.BatchNorm2d
+        self,
+        channels: int = 1,
+        width: int = 8,
+        depth: int = 5,
+        classes: int = 1,
+        norm: Norm = nn.BatchNorm2d,
+        *,
+        checkpointing: bool = False,
     ) -> None:
         super().__init__()
         widths = [width * 2**level for level in range(depth)]
@@ -62,6 +71,7 @@ class UNet(nn.Module):
         self.decoder = _convolution_pairs(upwards, norm)
         self.head = nn.Conv2d(width, classes, 1)
         self.multiple = 2 ** (depth - 1)
+        self.checkpointing = checkpointing
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits [batch, classes, height, width] of images [batch, channels, height, width]."""
@@ -83,13 +93,58 @@ class UNet(nn.Module):
         return other
 
     def _features(self, features: Tensor) -> Tensor:
-        levels = []
+        compute = _computed_again if self.checkpointing and torch.is_grad_enabled() else _computed
+        levels: list[Tensor] = []
         for level, pair in enumerate(self.encoder):
-            features = pair(features if level == 0 else functional.max_pool2d(features, 2))
+            features = compute(_down if level else _first, pair, features)
             levels.append(features)
         for upsampling, pair, skipped in zip(self.upsampling, self.decoder, levels[-2::-1], strict=True):
-            features = pair(torch.cat([upsampling(features), skipped], dim=1))
+            features = compute(_up, pair, upsampling, features, skipped)
         return features
+
+
+def _first(pair: nn.Module, images: Tensor) -> Tensor:
+    return pair(images)  # type: ignore[no-any-return]
+
+
+def _down(pair: nn.Module, features: Tensor) -> Tensor:
+    return pair(functional.max_pool2d(features, 2))  # type: ignore[no-any-return]
+
+
+def _up(pair: nn.Module, upsampling: nn.Module, features: Tensor, skipped: Tensor) -> Tensor:
+    return pair(torch.cat([upsampling(features), skipped], dim=1))  # type: ignore[no-any-return]
+
+
+def _computed(level: Callable[..., Tensor], pair: nn.Module, *inputs: object) -> Tensor:
+    return level(pair, *inputs)
+
+
+def _computed_again(level: Callable[..., Tensor], pair: nn.Module, *inputs: object) -> Tensor:
+    """Keep the inputs of a level alone, from which the backward pass computes it once more.
+
+    Only the first time its batches count for the running statistics of batch norm.
+    """
+    computed: Tensor = checkpoint(
+        level, pair, *inputs, use_reentrant=False, preserve_rng_state=False,
+        context_fn=lambda: (nullcontext(), _statistics_left(pair)),
+    )  # fmt: skip
+    return computed
+
+
+@contextmanager
+def _statistics_left(pair: nn.Module) -> Iterator[None]:
+    """Let a batch be normalized without counting in the running statistics, which autograd has saved."""
+    norms = [part for part in pair.modules() if isinstance(part, _BatchNorm) and part.training]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+            assert norm.num_batches_tracked is not None
+            norm.num_batches_tracked -= 1
 
 
 def _margins(length: int, multiple: int) -> tuple[int, int]:

@@ -82,7 +82,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         ) from None
     except IsADirectoryError:
         if any(path.glob("*/config.json")):
-            raise UserError(f"{path} is where the study's runs are; name its file, {path.name}.toml") from None
+            meant = f"is where the study's runs are; name its file, {path.name}.toml"
+            raise UserError(f"{path} {meant}") from None
         raise UserError(f"{path} is a folder; name a TOML file in it: {_toml_files(path)}") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}; name a TOML file") from None

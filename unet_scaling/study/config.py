@@ -432,6 +432,14 @@ def _conflicts(config: RunConfig) -> Iterator[str]:
             )
         if task.find_unused_parameters:
             yield f"{config.framework}.static_graph and task.find_unused_parameters: remove one of them"
+    if config.model.activation_checkpointing:
+        excluded = {
+            "model.batch_norm = 'sync'": config.model.batch_norm == "sync",
+            "training.compile = true": training.compile,
+            "training.compute_profile = 'on'": training.compute_profile == "on",
+        }
+        for option in (name for name, is_set in excluded.items() if is_set):
+            yield f"model.activation_checkpointing = true and {option}: remove one of them"
     if training.compute_profile == "on":
         asked = "training.compute_profile = 'on' needs"
         if config.workers != 1:
@@ -492,6 +500,7 @@ def _conflicts_of_emulation(config: RunConfig) -> Iterator[str]:
         "training.epochs": training.epochs == 0,
         "training.evaluate_every": training.evaluate_every > 0,
         "model.batch_norm": config.model.batch_norm == "sync",
+        "model.activation_checkpointing": config.model.activation_checkpointing,
         "data.loader_workers": config.data.loader_workers > 0 and config.emulation.data == "replayed",
         "saliency.method": config.is_explained,
     }

@@ -163,6 +163,9 @@ class Model(StrictModel):
         description="batch statistics over the images of a worker, of the group, or none",
         examples=["off"],
     )
+    activation_checkpointing: bool = Field(
+        False, description="compute activations again in the backward pass: less memory, more time"
+    )
 
 
 # Keys of `[training]` that older studies and records have, and that have no effect any more.

@@ -169,7 +169,7 @@ class UNetTask(Task):
         shape = (config.data.channels, config.model.width, config.model.depth)
         norm = norms[config.model.batch_norm]
         if not config.is_emulated:
-            return UNet(*shape, norm=norm)
+            return UNet(*shape, norm=norm, checkpointing=config.model.activation_checkpointing)
         with optional_part("emulation.compute"):
             from unet_scaling.emulation.worker import emulated_unet
         return emulated_unet(config, *shape, norm)
