@@ -2,22 +2,28 @@
 
 import json
 import os
+import re
+import subprocess
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
+from slurm.commands import check
 from tests.data_folders import make_folder, refused
 from tests.noted_images import NotedImages
-from tests.studies import tiny_study
+from tests.studies import make_point, tiny_study
 from unet_scaling.base.errors import UserError, run_program
 from unet_scaling.data import images as module
 from unet_scaling.data.batches import to_device
 from unet_scaling.data.pixels import decode
+from unet_scaling.format.record_lines import StepMemory
+from unet_scaling.group.identity import KEEP_MEMORY
 from unet_scaling.measure.epoch_meter import PartClock
 from unet_scaling.profile.__main__ import main
 from unet_scaling.profile.findings import Samples, Steps
@@ -32,7 +38,7 @@ from unet_scaling.profile.measure import (
     time_stages,
     time_steps,
 )
-from unet_scaling.study.config import StudyConfig
+from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.study_file import read_study
 
 CPU = torch.device("cpu")
@@ -185,3 +191,49 @@ def test_loader_processes_are_recommended_where_they_shorten_the_step(
     measured = steps(data_wait, compute, prefetched)
     assert (measured.recommended_processes, measured.input_bound) == (recommended, bound)
     assert Samples.of(list(range(101))) == Samples(median=50, low=5, high=95, count=101)
+
+
+def step_memory(config: RunConfig, share: float) -> StepMemory:
+    """What a process of its own finds, as `check --memory` starts it."""
+    command = [sys.executable, "-m", "unet_scaling.profile.step_memory", str(share)]
+    done = subprocess.run(
+        command, cwd=PROJECT, env=KEEP_MEMORY | os.environ, input=config.model_dump_json(),
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return StepMemory.model_validate_json(done.stdout)
+
+
+# Takes one step of a batch, in a process of its own, and prints its peak.
+ONE_STEP = """import sys
+from unet_scaling.profile import step_memory
+config = step_memory.RunConfig.model_validate_json(sys.stdin.read())
+step_memory.TRIAL_SECONDS = 0
+first = step_memory._try
+step_memory._try = lambda step, _, device: first(step, int(sys.argv[1]), device)
+print(step_memory.measure_step_memory(config, 1.0).trials[0].peak_bytes)"""
+
+
+@pytest.mark.slow
+def test_the_largest_batch_that_is_foretold_fits_and_twice_as_many_do_not(tmp_path: Path) -> None:
+    config = make_point(tmp_path, image_height=64, image_width=64, width=8, depth=4)
+    found = step_memory(config, 1e9 / psutil.virtual_memory().available)
+    assert found.largest_batch > found.trials[-1].batch > 1
+    assert found.weight_bytes > found.gradient_bytes > 4 * 100_000
+    assert found.optimizer_bytes >= 2 * found.gradient_bytes
+    for batch, fits in ((found.largest_batch, True), (2 * found.largest_batch, False)):
+        done = subprocess.run(
+            [sys.executable, "-c", ONE_STEP, str(batch)], cwd=PROJECT, env=KEEP_MEMORY | os.environ,
+            input=config.model_dump_json(), capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert (int(done.stdout) <= found.room_bytes) == fits
+
+
+def test_check_says_what_a_step_needs_and_whether_its_batch_fits(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tiny_study(tmp_path, images, epochs=2)
+    monkeypatch.setattr("sys.argv", ["check", str(file), "--only-files", "--memory"])
+    assert check.main() == 0
+    told = capfd.readouterr().out
+    assert re.search(r"memory of a worker on cpu, 32 x 32: weights .* MB, gradients .* for each image", told)
+    assert re.search(r"a step takes .* MB with 1, .*; training.batch_per_worker = \d+ fits", told)

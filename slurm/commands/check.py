@@ -15,6 +15,7 @@ from slurm.cluster import find_container, find_prologue, read_cluster
 from slurm.commands.options import add_study, given_values
 from slurm.launch import preflight
 from slurm.launch.estimate import describe_lost_speed
+from slurm.launch.memory import describe_memory
 from slurm.launch.study_folder import logs_folder, open_study_folder
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import EXIT_OK, UserError
@@ -56,6 +57,8 @@ def command_line() -> CommandLine:
     parser.add_argument("--cluster", type=Path, metavar="CLUSTER.toml", help="see slurm/clusters/")
     only_files = "of a study: leave the installation out, which takes seconds"
     parser.add_argument("--only-files", action="store_true", help=only_files)
+    memory = "of a study: take steps here; say what memory they need, and the largest batch that fits"
+    parser.add_argument("--memory", action="store_true", help=memory)
     return parser
 
 
@@ -87,6 +90,9 @@ def check_study(arguments: argparse.Namespace) -> bool | None:
     if not all(config.strategy.averages_gradients for config in configs):
         runs = open_study_folder(logs_folder() / study.name, study)
         for line in describe_lost_speed(map(runs.read_run, configs)):
+            print(line, flush=True)
+    if arguments.memory:
+        for line in describe_memory(configs):
             print(line, flush=True)
     if cluster is None and not arguments.only_files:
         try:

@@ -1,0 +1,159 @@
+"""What the memory of one worker's training step is made of, and the largest batch that fits its device.
+
+python -m unet_scaling.profile.step_memory SHARE < config.json   prints a StepMemory as JSON
+
+SHARE is the part of the device that the worker may take, such as 0.5 of a machine that two share.
+"""
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unet_scaling.base.errors import UserError, run_program
+from unet_scaling.data.batches import ImageBatch, to_device
+from unet_scaling.format.record_lines import StepMemory, StepTrial
+from unet_scaling.group.group import single_worker, wait_for_device
+from unet_scaling.measure.counters import KIBIBYTE, peak_memory_bytes
+from unet_scaling.measure.epoch_meter import NO_CLOCK
+from unet_scaling.profile.measure import default_device, device_name
+from unet_scaling.study.config import RunConfig
+from unet_scaling.task.task import Task
+from unet_scaling.training import Step, build_model, build_optimizer, load_task
+
+# Horovod's fusion buffer, of the size that it has by default; DDP's buckets are as large as the gradients.
+FUSION_BUFFER_BYTES = 2**27
+# Larger batches are foretold by a line through the peaks of those that were tried.
+TRIAL_SECONDS = 8
+# Where a foretold batch does not fit a GPU, one smaller by this factor is tried.
+SMALLER = 0.97
+
+
+def measure_step_memory(config: RunConfig, share: float) -> StepMemory:
+    """Take steps of growing batches on this device, for some seconds.
+
+    Raises UserError where not even one sample fits.
+    """
+    device = default_device()
+    room = int(share * _free_bytes(device))
+    training = config.training.model_copy(update={"accumulate": 1, "plays": None, "initial_weights": None})
+    config = config.model_copy(update={"workers": 1, "training": training})
+    task = load_task(config)
+    model = build_model(task, device, nn.BatchNorm2d).train()
+    step = Step(task, model, build_optimizer(task, model))
+    gradients = _bytes(weight for weight in model.parameters() if weight.requires_grad)
+    # Held throughout, as in a run: of the framework that takes more, so that one batch fits both.
+    exchange = torch.ones(max(gradients, FUSION_BUFFER_BYTES), dtype=torch.uint8, device=device)
+    kept = KeptBytes(model)
+    with torch.autograd.graph.saved_tensors_hooks(kept.keep, lambda tensor: tensor):
+        first = _try(step, 1, device)
+    if first is None or first.peak_bytes > room:
+        raise UserError(f"one {config.sample} does not fit the {room / 1e9:.2f} GB of {device_name(device)}")
+    trials = [first]
+    end = time.monotonic() + TRIAL_SECONDS
+    while time.monotonic() < end and _foretold(trials, kept.bytes, room) >= 2 * trials[-1].batch:
+        tried = _try(step, 2 * trials[-1].batch, device)
+        if tried is None:
+            break
+        trials.append(tried)
+    largest = _foretold(trials, kept.bytes, room)
+    # On a CPU the system would end this process, or others, instead of refusing.
+    while device.type == "cuda" and largest > trials[-1].batch:
+        if tried := _try(step, largest, device):
+            trials.append(tried)
+        else:
+            largest = int(SMALLER * largest)
+    state = [value for each in step.optimizer.state.values() for value in each.values()]
+    return StepMemory(
+        device=device_name(device),
+        room_bytes=room,
+        weight_bytes=_bytes([*model.parameters(), *model.buffers()]),
+        gradient_bytes=gradients,
+        optimizer_bytes=_bytes(value for value in state if isinstance(value, Tensor)),
+        exchange_bytes=exchange.nbytes,
+        activation_bytes=kept.bytes,
+        trials=trials,
+        largest_batch=max(largest, trials[-1].batch),
+    )
+
+
+class KeptBytes:
+    """Counts the bytes that a forward pass keeps for the backward pass, beside the weights."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._others = {_storage(each) for each in (*model.parameters(), *model.buffers())}
+        self._kept: dict[int, int] = {}
+
+    @property
+    def bytes(self) -> int:
+        return sum(self._kept.values())
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        if _storage(tensor) not in self._others:
+            self._kept[_storage(tensor)] = tensor.untyped_storage().nbytes()
+        return tensor
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def _free_bytes(device: torch.device) -> int:
+    """Return what the device has free, and on a CPU what this process holds of it."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(lines["MemAvailable"].split()[0]) * KIBIBYTE + peak_memory_bytes()
+
+
+def _try(step: Step, batch: int, device: torch.device) -> StepTrial | None:
+    """Take a step; None where the device has not enough memory."""
+    begin = time.perf_counter()
+    try:
+        step.take([_batch(step.task, batch, device)], NO_CLOCK)
+        wait_for_device(device)
+    except torch.OutOfMemoryError:
+        return None
+    is_on_gpu = device.type == "cuda"
+    peak = torch.cuda.max_memory_allocated(device) if is_on_gpu else peak_memory_bytes()
+    return StepTrial(batch=batch, peak_bytes=peak, seconds=time.perf_counter() - begin)
+
+
+def _batch(task: Task, batch: int, device: torch.device) -> Any:  # noqa: ANN401, of an own task
+    """Return the first training samples of an own task, or images of chance of the built-in one."""
+    data = task.config.data
+    if task.config.has_own_task:
+        samples = task.load_data(single_worker(device))
+        return samples.plain_batch(np.resize(samples.split.train, batch))
+    shape = (batch, data.channels, data.image_height, data.image_width)
+    images = torch.randint(256, shape, dtype=torch.uint8)
+    masks = torch.randint(256, (*shape[::2], -(-data.image_width // 8)), dtype=torch.uint8)
+    return ImageBatch(*to_device(images, masks, device, task.config.training.channels_last))
+
+
+def _foretold(trials: Sequence[StepTrial], activation_bytes: int, room: int) -> int:
+    """Return the largest batch by a line through the last two peaks, no flatter than the activations."""
+    last = trials[-1]
+    slope = activation_bytes
+    if len(trials) > 1:
+        grown = last.peak_bytes - trials[-2].peak_bytes
+        slope = max(slope, grown // (last.batch - trials[-2].batch))
+    return last.batch + max(0, room - last.peak_bytes) // max(slope, 1)
+
+
+def main() -> None:
+    config = RunConfig.model_validate_json(sys.stdin.read())
+    print(measure_step_memory(config, float(sys.argv[1])).model_dump_json())
+
+
+if __name__ == "__main__":
+    run_program(main)
