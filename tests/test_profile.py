@@ -22,7 +22,7 @@ from unet_scaling.base.errors import UserError, run_program
 from unet_scaling.data import images as module
 from unet_scaling.data.batches import to_device
 from unet_scaling.data.pixels import decode
-from unet_scaling.format.record_lines import StepMemory
+from unet_scaling.format.step_memory import StepMemory
 from unet_scaling.group.identity import KEEP_MEMORY
 from unet_scaling.measure.epoch_meter import PartClock
 from unet_scaling.profile.__main__ import main

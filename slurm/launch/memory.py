@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from unet_scaling.base.errors import UserError, required_module
-from unet_scaling.format.record_lines import StepMemory
+from unet_scaling.format.step_memory import StepMemory
 from unet_scaling.group.gpus import visible_gpus
 from unet_scaling.group.identity import KEEP_MEMORY
 from unet_scaling.study.config import PROJECT, RunConfig

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from unet_scaling.base.errors import UserError, run_program
 from unet_scaling.data.batches import ImageBatch, to_device
-from unet_scaling.format.record_lines import StepMemory, StepTrial
+from unet_scaling.format.step_memory import StepMemory, StepTrial
 from unet_scaling.group.group import single_worker, wait_for_device
 from unet_scaling.measure.counters import KIBIBYTE, peak_memory_bytes
 from unet_scaling.measure.epoch_meter import NO_CLOCK
