@@ -33,7 +33,23 @@ __all__ = ["source"]
 LOCAL = {"synchronise_every": 4}
 WEIGHTS_ALONE = {"synchronise_every": 4, "average_moments": False}
 STALE = {"staleness": 1}
-STRATEGIES = (LOCAL, WEIGHTS_ALONE, STALE)
+SLOWER_STALE = {"staleness": 1, "stale_rate_factor": 0.5}
+HIERARCHY = {"synchronise_every": 4, "subgroup_size": 2}
+OUTER = {"synchronise_every": 4, "outer_momentum": 0.5}
+NESTEROV = HIERARCHY | {"outer_momentum": 0.9, "outer_nesterov": True, "outer_learning_rate": 0.7}
+# Of two real workers, each of which plays two: what is summed of two has the same bytes in any order.
+PLAYED: dict[str, Any] = {"plays": 4, "batch_per_worker": 1}
+STRATEGIES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (LOCAL, {}),
+    (WEIGHTS_ALONE, {}),
+    (STALE, {}),
+    (SLOWER_STALE, {}),
+    (OUTER, {}),
+    (OUTER, {"workers": 1}),
+    (HIERARCHY, PLAYED),
+    (NESTEROV, PLAYED),
+    (NESTEROV, {"workers": 4}),
+]
 
 
 def with_strategy(config: RunConfig, **strategy: Any) -> RunConfig:
@@ -51,14 +67,19 @@ def plain_loop(config: RunConfig) -> dict[str, Tensor]:
     """Return what the workers of this run train, in one process and by no code of the strategies."""
     task = FileTask(config)
     data = task.load_data(single_worker())
-    models = [build_model(task, torch.device("cpu"), nn.BatchNorm2d) for _ in range(config.workers)]
+    strategy = config.strategy
+    alone = config.model_copy(update={"training": config.training.model_copy(update={"plays": None})})
+    copies = range(config.training.plays or config.workers)
+    models = [build_model(FileTask(alone), torch.device("cpu"), nn.BatchNorm2d) for _ in copies]
     optimizers = [build_optimizer(task, model) for model in models]
+    outer = [[weight.detach().clone(), torch.zeros_like(weight)] for weight in models[0].parameters()]
     for epoch in range(config.training.epochs):
         order = epoch_order(data.split.train, config.data.passes_per_epoch, config.seed, epoch)
         batch = config.training.batch_per_worker
         own = [worker_batches(order, rank, len(models), batch, 1) for rank in range(len(models))]
+        rate = learning_rate(alone.model_copy(update={"strategy": Strategy()}), epoch)
         for optimizer in optimizers:
-            set_learning_rate(optimizer, learning_rate(config, epoch))
+            set_learning_rate(optimizer, rate * (strategy.stale_rate_factor if strategy.staleness else 1))
         before: Sequence[Sequence[Tensor]] = ()
         for step in range(len(own[0])):
             gradients = []
@@ -66,15 +87,18 @@ def plain_loop(config: RunConfig) -> dict[str, Tensor]:
                 loss = task.loss(model, data.source.gather(indices[step][0]))
                 gradients.append([*torch.autograd.grad(loss, [*model.parameters()])])
             left = len(own[0]) - 1 - step
-            if config.strategy.staleness:
+            if strategy.staleness:
                 for applied in filter(None, (before, gradients if left == 0 else ())):
                     update(models, optimizers, [mean(each) for each in zip(*applied, strict=True)])
                 before = gradients
             else:
-                for model, optimizer, each in zip(models, optimizers, gradients, strict=True):
-                    update([model], [optimizer], each)
-                if left % config.strategy.synchronise_every == 0:
-                    meet(models, optimizers, config.strategy.average_moments)
+                size = strategy.subgroup_size
+                for rank, model in enumerate(models):
+                    node = gradients[rank // size * size : (rank // size + 1) * size]
+                    update([model], [optimizers[rank]], [mean(each) for each in zip(*node, strict=True)])
+                if left % strategy.synchronise_every == 0:
+                    meet(models, optimizers, strategy.average_moments)
+                    take_outer_step(strategy, models, outer, rate)
     return models[0].state_dict()
 
 
@@ -100,27 +124,42 @@ def meet(models: Any, optimizers: Any, moments: bool) -> None:
                 each.copy_(average)
 
 
+@torch.no_grad()
+def take_outer_step(strategy: Strategy, models: Any, outer: Any, rate: float) -> None:
+    """The formula of SlowMo, and Nesterov's as torch.optim.SGD has it, weight by weight."""
+    of_models = zip(*(model.parameters() for model in models), strict=True)
+    for weights, (last, momentum) in zip(of_models, outer, strict=True):
+        change = (last - weights[0]) / rate
+        momentum.copy_(strategy.outer_momentum * momentum + change)
+        step = change + strategy.outer_momentum * momentum if strategy.outer_nesterov else momentum
+        last.copy_(last - strategy.outer_learning_rate * rate * step)
+        for each in weights:
+            each.copy_(last)
+
+
 def plain_runs(images: Path, session_folder: Path) -> list[RunConfig]:
-    """Return the runs of two workers that nothing disturbs."""
+    """Return the runs that nothing disturbs."""
     folder = session_folder / "strategies"
-    configs = [points(folder, name, each) for each in STRATEGIES for name in FRAMEWORKS]
+    configs = [points(folder, name, each, **more) for each, more in STRATEGIES for name in FRAMEWORKS]
     return [*configs, all_kinds(write_source(session_folder), "pytorch_native", 2, LOCAL, "amsgrad")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@pytest.mark.parametrize(("strategy", "options"), STRATEGIES, ids=str)
 def test_both_frameworks_train_what_a_plain_loop_does(
-    strategy: dict[str, Any], session_folder: Path, trained_run: TrainedRuns
+    strategy: dict[str, Any], options: dict[str, Any], session_folder: Path, trained_run: TrainedRuns
 ) -> None:
-    """48 steps."""
+    """48 steps; of four real workers, frameworks add in different orders."""
     folder = session_folder / "strategies"
-    native, horovod = (trained_run(points(folder, name, strategy)) for name in FRAMEWORKS)
-    assert learned(horovod.record) == learned(native.record)
-    expected = plain_loop(points(folder, "pytorch_native", strategy))
-    found = torch.load(native.folder / "weights.pt", weights_only=True)
-    assert set(found) == set(expected)
-    for name, tensor in expected.items():
-        assert torch.allclose(found[name], tensor, rtol=0, atol=1e-6), name
+    runs = [trained_run(points(folder, name, strategy, **options)) for name in FRAMEWORKS]
+    native, horovod = (run.record for run in runs)
+    assert options.get("workers") == 4 or learned(horovod) == learned(native)
+    expected = plain_loop(points(folder, "pytorch_native", strategy, **options))
+    for run in runs:
+        found = torch.load(run.folder / "weights.pt", weights_only=True)
+        assert set(found) == set(expected)
+        for name, tensor in expected.items():
+            assert torch.allclose(found[name], tensor, rtol=0, atol=1e-6), name
 
 
 def all_kinds(

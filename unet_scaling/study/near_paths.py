@@ -73,7 +73,7 @@ def _folders(place: Path) -> list[Path]:
 
 
 def _runs(folder: Path) -> list[Path]:
-    """Return the run folders of a study; none where this is no study, but a folder of others' `config.json`."""
+    """Return the run folders of a study; none where a folder has `config.json` of others."""
     return sorted(path.parent for path in folder.glob(f"*/{CONFIG_NAME}") if _is_of_a_run(path))
 
 
