@@ -57,9 +57,9 @@ def with_strategy(config: RunConfig, **strategy: Any) -> RunConfig:
 
 
 def points(folder: Path, framework: str, strategy: dict[str, Any], **options: Any) -> RunConfig:
-    """12 steps of Adam to an epoch, each worker by Gloo."""
+    """12 steps of Adam to an epoch; two workers of Horovod by Gloo, and four by MPI."""
     config = points_config(folder, framework=framework, **{"workers": 2, "epochs": 4} | options)
-    config = over_gloo(config) if framework == "horovod" else config
+    config = over_gloo(config) if framework == "horovod" and config.workers < 4 else config
     return with_strategy(config, **strategy)
 
 
@@ -141,7 +141,8 @@ def plain_runs(images: Path, session_folder: Path) -> list[RunConfig]:
     """Return the runs that nothing disturbs."""
     folder = session_folder / "strategies"
     configs = [points(folder, name, each, **more) for each, more in STRATEGIES for name in FRAMEWORKS]
-    return [*configs, all_kinds(write_source(session_folder), "pytorch_native", 2, LOCAL, "amsgrad")]
+    source = write_source(session_folder)
+    return [*configs, *(all_kinds(source, "pytorch_native", 2, optimizer) for optimizer in RESUMED)]
 
 
 @pytest.mark.slow
@@ -162,11 +163,19 @@ def test_both_frameworks_train_what_a_plain_loop_does(
             assert torch.allclose(found[name], tensor, rtol=0, atol=1e-6), name
 
 
-def all_kinds(
-    source: Path, framework: str, workers: int, strategy: dict[str, Any], optimizer: str, **more: Any
-) -> RunConfig:
+# By optimizer, a strategy, and as how many workers it is played.
+RESUMED: dict[str, tuple[dict[str, Any], int]] = {
+    "amsgrad": (OUTER | {"outer_nesterov": True}, 2),
+    "sgd": (STALE, 2),
+    "groups": (NESTEROV, 4),
+}
+
+
+def all_kinds(source: Path, framework: str, workers: int, optimizer: str, **more: Any) -> RunConfig:
     """A run with dropout, buffers of all kinds and groups of parameters."""
-    options: dict[str, Any] = {"accumulate": 1, "batch_per_worker": 4, "evaluate_every": 1, "epochs": 3}
+    strategy, plays = RESUMED[optimizer]
+    options: dict[str, Any] = {"accumulate": 1, "batch_per_worker": 8 // plays, "evaluate_every": 1}
+    options |= {"epochs": 3, "plays": plays if plays > workers else None}
     return with_strategy(equal_config(source, framework, workers, optimizer, **options | more), **strategy)
 
 
@@ -175,18 +184,21 @@ def all_kinds(
     ("optimizer", "workers"),
     [
         ("amsgrad", 1),
-        *(pytest.param(*each, marks=pytest.mark.verify) for each in (("amsgrad", 2), ("sgd", 1), ("sgd", 2))),
+        ("groups", 1),
+        *(
+            pytest.param(*each, marks=pytest.mark.verify)
+            for each in (("amsgrad", 2), ("sgd", 1), ("sgd", 2), ("groups", 2))
+        ),
     ],
 )
 def test_played_and_resumed_runs_train_what_two_undisturbed_workers_do(
     optimizer: str, workers: int, source: Path, tmp_path: Path, trained_run: TrainedRuns
 ) -> None:
     """Between two exchanges one worker, which plays two, is stopped, or one of Horovod's two is killed."""
-    strategy = LOCAL if optimizer == "amsgrad" else STALE
-    undisturbed = trained_run(all_kinds(source, "pytorch_native", 2, strategy, optimizer)).record
+    undisturbed = trained_run(all_kinds(source, "pytorch_native", 2, optimizer)).record
     framework, fault = {1: ("pytorch_native", "SIGTERM"), 2: ("horovod", "kill")}[workers]
-    options = {"plays": 2, "checkpoint_minutes": EVERY_STEP}
-    config = all_kinds(source, framework, workers, strategy, optimizer, **options)
+    options = {"plays": RESUMED[optimizer][1], "checkpoint_minutes": EVERY_STEP}
+    config = all_kinds(source, framework, workers, optimizer, **options)
     config = over_gloo(config) if framework == "horovod" else config
     happens = Fault(fault, 3, workers - 1, every_step_is_safe=True)
     assert not attempt(tmp_path / "run", config, happens).record.complete
