@@ -46,7 +46,7 @@ class LocalSteps(Step):
 
     def take(self, batches: Iterable[Batch], clock: Clock, left: int = 0) -> Tensor:
         of_players = batches if isinstance(batches, StepBatches) else StepBatches(batches)
-        if self.config.strategy.has_outer_step and not self._outer:
+        if self.config.strategy.outer_momentum and not self._outer:
             begun = _flat(self._weights)
             self._outer.extend((begun, torch.zeros_like(begun)))
         losses = []

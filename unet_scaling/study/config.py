@@ -502,7 +502,7 @@ def _conflicts(config: RunConfig) -> Iterator[str]:
 
 
 def _conflicts_of_strategy(config: RunConfig) -> Iterator[str]:
-    """Yield the options that make no sense where gradients are not averaged at every step."""
+    """Yield the options that make no sense beside how the workers keep one network."""
     strategy = config.strategy
     name = "staleness" if strategy.staleness else "synchronise_every"
     for key, needed in keys_without_effect(vars(strategy)).items():

@@ -263,24 +263,33 @@ class Strategy(StrictModel):
     )
     subgroup_size: Count = Field(
         1,
-        description="workers, such as those of a node, that average gradients at every step (post-local SGD)",
+        description="workers, such as those of a node, that average their gradients at every step",
         examples=[2],
     )
     outer_momentum: float = Field(
         0,
         ge=0,
         lt=1,
-        description="of the outer optimizer, whose step is each averaging of the weights; 0: off",
+        description="of an outer optimizer, which takes a step at each averaging of the weights; 0: none",
+        examples=[0.9],
     )
     outer_learning_rate: float = Field(
-        1, gt=0, le=MOST, description="of the outer optimizer; 1 without momentum is the mean of the weights"
+        1,
+        gt=0,
+        le=MOST,
+        description="of the outer optimizer: the share of the way to the mean that a step goes",
+        examples=[0.7],
     )
-    outer_nesterov: bool = Field(False, description="whether that momentum is Nesterov's")
+    outer_nesterov: bool = Field(False, description="Nesterov's momentum in the outer optimizer")
     staleness: Literal[0, 1] = Field(
         0, description="1 applies the gradients of the step before, while those of this step are averaged"
     )
     stale_rate_factor: float = Field(
-        1, gt=0, le=1, description="what the learning rate is multiplied by where gradients are a step late"
+        1,
+        gt=0,
+        le=1,
+        description="by which the learning rate is multiplied where gradients are a step late",
+        examples=[0.5],
     )
 
     @property
@@ -288,18 +297,13 @@ class Strategy(StrictModel):
         """Return whether every step averages its own gradients, by the framework's wrapper."""
         return self.synchronise_every == 1 and self.staleness == 0
 
-    @property
-    def has_outer_step(self) -> bool:
-        """Return whether an averaging of the weights does more than take their mean."""
-        return self.outer_momentum > 0 or self.outer_learning_rate != 1
-
 
 # Keys of [strategy] that have an effect only where another one is not at its default.
 _NEEDED_KEYS = {
     "average_moments": "synchronise_every",
     "subgroup_size": "synchronise_every",
     "outer_momentum": "synchronise_every",
-    "outer_learning_rate": "synchronise_every",
+    "outer_learning_rate": "outer_momentum",
     "outer_nesterov": "outer_momentum",
     "stale_rate_factor": "staleness",
 }
