@@ -13,17 +13,21 @@ from analysis.figures.catalogue import FIGURES
 from analysis.figures.frame import Inputs
 from analysis.strategies.comparison import changed_options
 from slurm.launch.estimate import describe_lost_speed
+from slurm.launch.processes import launch
 from slurm.launch.study_folder import StudyFolder
 from tests.faults import Fault, attempt
 from tests.honest import Honest, write_honest
 from tests.reports import Told, report_of
+from tests.studies import make_run
 from tests.tampering import Change, Runs, started, workers, write_lines
 from tests.tasks import points_config
 from tests.test_equality import EVERY_STEP, equal_config, learned, over_gloo, source, write_source
+from tests.test_single_run import may_mount
 from tests.trained import TrainedRuns
 from unet_scaling.data.order import epoch_order, worker_batches
+from unet_scaling.format.run_state import run_state
 from unet_scaling.group.group import single_worker
-from unet_scaling.study.config import FRAMEWORKS, RunConfig
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
 from unet_scaling.study.options import Strategy
 from unet_scaling.study.study_file import recorded_study
 from unet_scaling.task.file_task import FileTask
@@ -206,6 +210,26 @@ def test_played_and_resumed_runs_train_what_two_undisturbed_workers_do(
     assert again.header is not None
     assert again.header.resumed is not None
     assert learned(again) == learned(undisturbed)
+
+
+# Each worker on a host of its own, by name.
+APART = """
+import os, sys
+named = 'hostname "node$PMI_RANK" && exec "$@"'
+os.execvp("unshare", ["unshare", "--uts", "sh", "-c", named, "sh", sys.executable, *sys.argv[1:]])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not may_mount, reason="needs root and unshare (util-linux)")
+def test_a_subgroup_on_two_hosts_is_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", points(tmp_path, "pytorch_native", HIERARCHY))
+    program = ["-c", APART, str(PROJECT / "pytorch_native" / "train.py"), str(run)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(PROJECT))
+        assert launch(program, 2, run / "output.log", cores_each=1) == 2
+    assert run_state(run).state == "failed"
+    assert "workers 0 to 1 are on node0 and node1" in run_state(run).reason
 
 
 def told_of(folder: Path, **truth: Any) -> Told:
