@@ -267,14 +267,14 @@ class Strategy(StrictModel):
         examples=[2],
     )
     outer_momentum: float = Field(
-        0,
+        0.0,
         ge=0,
         lt=1,
         description="of an outer optimizer, which takes a step at each averaging of the weights; 0: none",
         examples=[0.9],
     )
     outer_learning_rate: float = Field(
-        1,
+        1.0,
         gt=0,
         le=MOST,
         description="of the outer optimizer: the share of the way to the mean that a step goes",
@@ -285,7 +285,7 @@ class Strategy(StrictModel):
         0, description="1 applies the gradients of the step before, while those of this step are averaged"
     )
     stale_rate_factor: float = Field(
-        1,
+        1.0,
         gt=0,
         le=1,
         description="by which the learning rate is multiplied where gradients are a step late",
