@@ -76,7 +76,8 @@ def plain_loop(config: RunConfig) -> dict[str, Tensor]:
     copies = range(config.training.plays or config.workers)
     models = [build_model(FileTask(alone), torch.device("cpu"), nn.BatchNorm2d) for _ in copies]
     optimizers = [build_optimizer(task, model) for model in models]
-    outer = [[weight.detach().clone(), torch.zeros_like(weight)] for weight in models[0].parameters()]
+    last = [weight.detach().clone() for weight in models[0].parameters()]
+    outer = torch.optim.SGD(last, momentum=strategy.outer_momentum, nesterov=strategy.outer_nesterov)
     for epoch in range(config.training.epochs):
         order = epoch_order(data.split.train, config.data.passes_per_epoch, config.seed, epoch)
         batch = config.training.batch_per_worker
@@ -102,7 +103,8 @@ def plain_loop(config: RunConfig) -> dict[str, Tensor]:
                     update([model], [optimizers[rank]], [mean(each) for each in zip(*node, strict=True)])
                 if left % strategy.synchronise_every == 0:
                     meet(models, optimizers, strategy.average_moments)
-                    take_outer_step(strategy, models, outer, rate)
+                    if strategy.outer_momentum:
+                        take_outer_step(models, outer, last, rate, strategy.outer_learning_rate)
     return models[0].state_dict()
 
 
@@ -129,16 +131,16 @@ def meet(models: Any, optimizers: Any, moments: bool) -> None:
 
 
 @torch.no_grad()
-def take_outer_step(strategy: Strategy, models: Any, outer: Any, rate: float) -> None:
-    """The formula of SlowMo, and Nesterov's as torch.optim.SGD has it, weight by weight."""
+def take_outer_step(models: Any, outer: Any, last: Sequence[Tensor], rate: float, outer_rate: float) -> None:
+    """SlowMo by an optimizer of torch: its gradient is the way since the last averaging, per rate."""
     of_models = zip(*(model.parameters() for model in models), strict=True)
-    for weights, (last, momentum) in zip(of_models, outer, strict=True):
-        change = (last - weights[0]) / rate
-        momentum.copy_(strategy.outer_momentum * momentum + change)
-        step = change + strategy.outer_momentum * momentum if strategy.outer_nesterov else momentum
-        last.copy_(last - strategy.outer_learning_rate * rate * step)
-        for each in weights:
-            each.copy_(last)
+    for begun, weights in zip(last, of_models, strict=True):
+        begun.grad = (begun - weights[0]) / rate
+    outer.param_groups[0]["lr"] = outer_rate * rate
+    outer.step()
+    for model in models:
+        for begun, weight in zip(last, model.parameters(), strict=True):
+            weight.copy_(begun)
 
 
 def plain_runs(images: Path, session_folder: Path) -> list[RunConfig]:
@@ -229,7 +231,7 @@ def test_a_subgroup_on_two_hosts_is_refused(tmp_path: Path) -> None:
         patch.setenv("PYTHONPATH", str(PROJECT))
         assert launch(program, 2, run / "output.log", cores_each=1) == 2
     assert run_state(run).state == "failed"
-    assert "workers 0 to 1 are on node0 and node1" in run_state(run).reason
+    assert "workers 0 to 1 of a subgroup are on node0 and node1" in run_state(run).reason
 
 
 def told_of(folder: Path, **truth: Any) -> Told:

@@ -74,7 +74,7 @@ class Group:
             own_hosts = dict.fromkeys(hosts[rank] for rank in ranks)
             if len(own_hosts) > 1:
                 raise UserError(
-                    f"strategy.subgroup_size = {size}: workers {ranks[0]} to {ranks[-1]} are on "
+                    f"strategy.subgroup_size: workers {ranks[0]} to {ranks[-1]} of a subgroup are on "
                     f"{' and '.join(own_hosts)}; give a number that divides the workers of a node"
                 )
         if size == self.size:
