@@ -357,41 +357,37 @@ class StudyConfig(StrictModel):
             for framework, workers in itertools.product(self.frameworks, self.workers):
                 axes = self._axes(framework)
                 for values in itertools.product(*axes.values()):
-                    options = self._as_strategy(dict(zip(axes, values, strict=True)))
-                    if options is not None:
+                    options, left_out = self._as_strategy(dict(zip(axes, values, strict=True)))
+                    if not left_out:
                         yield framework, workers, repeat, options
 
     def left_out(self) -> list[str]:
-        """Return the combinations of the axes of [strategy] that are no point of their own."""
+        """Return what axes of [strategy] hold that together is no point of its own."""
         axes = {("strategy", key): value for key, value in self.strategy.items() if isinstance(value, list)}
         combinations = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
-        return [
-            ", ".join(f"{key} = {as_toml(value)}" for (_, key), value in options.items())
-            for options in combinations
-            if self._as_strategy(options) is None
-        ]
+        return list(dict.fromkeys(pair for options in combinations for pair in self._as_strategy(options)[1]))
 
-    def _as_strategy(self, options: Options) -> Options | None:
-        """Return the values of the axes with the default of each that has no effect beside the others.
+    def _as_strategy(self, options: Options) -> tuple[Options, list[str]]:
+        """Return the values of the axes, with the default of each that has no effect beside the others.
 
-        None for what is no point: two strategies at once, or what another combination is as well.
+        And which of them make no point of its own: two strategies at once, or what others are as well.
         """
-        strategy = self.strategy | {
-            key: value for (table, key), value in options.items() if table == "strategy"
-        }
-        if strategy == self.strategy:
-            return options
-        if strategy.get("synchronise_every", 1) != 1 and strategy.get("staleness", 0) != 0:
-            return None
-        for key in keys_without_effect(strategy):
-            default = Strategy.model_fields[key].default
-            axis = self.strategy[key]
-            if isinstance(axis, list):
+        own = {key: value for (table, key), value in options.items() if table == "strategy"}
+        strategy = self.strategy | own
+        steps, staleness = strategy.get("synchronise_every", 1), strategy.get("staleness", 0)
+        if own and steps != 1 and staleness != 0:
+            return options, [f"synchronise_every = {as_toml(steps)} with staleness = {as_toml(staleness)}"]
+        left_out = []
+        for key, needed in keys_without_effect(strategy).items():
+            if key in own:
+                default = Strategy.model_fields[key].default
+                axis = self.strategy[key]
                 # Of values that all mean the default, it stays, or else the first.
-                if default in axis or strategy[key] != axis[0]:
-                    return None
+                if default in axis or own[key] != axis[0]:
+                    at = as_toml(Strategy.model_fields[needed].default)
+                    left_out.append(f"{key} = {as_toml(own[key])} with {needed} = {at}")
                 options = options | {("strategy", key): default}
-        return options
+        return options, left_out
 
     def _axes(self, framework: Framework) -> dict[OptionKey, list[Any]]:
         """Return the options that this framework's runs differ in: {(table, key): values}."""

@@ -66,7 +66,7 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
     study.configs(str(path), first_repeat=study.repeats)  # right with the longest names, all are
     if left_out := study.left_out():
         told = "; ".join(left_out)
-        print(f"{path}: [strategy]: left out as no point of their own: {told}", file=sys.stderr)
+        print(f"{path}: [strategy]: left out, as no point of its own: {told}", file=sys.stderr)
     return study
 
 
