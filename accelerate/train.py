@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from typing import Any
 
 from accelerate import Accelerator, PartialState
 from accelerate.utils import DDPCommunicationHookType, DistributedDataParallelKwargs
@@ -30,7 +31,7 @@ def join_group(config: RunConfig) -> Group:
     announce_group(identity, device)
     state = PartialState(cpu=device.type == "cpu")
     require_all_workers("Accelerate", state.num_processes, config)
-    return Group(identity, device, start_sum, {"backend": backend})
+    return Group(identity, device, start_sum, {"backend": backend}, new_subgroup=distributed.new_group)
 
 
 def distribute(model: nn.Module, optimizer: Optimizer, config: RunConfig) -> tuple[nn.Module, Optimizer]:
@@ -58,9 +59,9 @@ def update(optimizer: Optimizer) -> None:
     optimizer.step()
 
 
-def start_sum(tensor: Tensor) -> Callable[[], object]:
-    """Begin to sum a tensor over all workers, in place; return what waits for the end."""
-    work = distributed.all_reduce(tensor, async_op=True)
+def start_sum(tensor: Tensor, subgroup: Any = None) -> Callable[[], object]:  # noqa: ANN401
+    """Begin to sum a tensor over all workers, or a subgroup, in place; return what waits for the end."""
+    work = distributed.all_reduce(tensor, group=subgroup, async_op=True)
     return lambda: work.wait()
 
 

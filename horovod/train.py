@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import horovod.torch as hvd
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
@@ -26,7 +27,8 @@ def join_group(config: RunConfig) -> Group:
     identity, device = start_worker(config)
     with rendezvous(identity, config, RendezvousHTTPServer, RendezvousHandler):
         hvd.init()
-    return Group(identity, device, start_sum, horovod_transport(hvd, identity))
+    transport = horovod_transport(hvd, identity)
+    return Group(identity, device, start_sum, transport, new_subgroup=hvd.add_process_set)
 
 
 def distribute(model: nn.Module, optimizer: Optimizer, config: RunConfig) -> tuple[nn.Module, Optimizer]:
@@ -52,9 +54,10 @@ def update(optimizer: Optimizer) -> None:
         optimizer.step()
 
 
-def start_sum(tensor: Tensor) -> Callable[[], object]:
-    """Begin to sum a tensor over all workers, in place; return what waits for the end."""
-    return partial(hvd.synchronize, hvd.allreduce_async_(tensor, op=hvd.Sum))
+def start_sum(tensor: Tensor, subgroup: Any = None) -> Callable[[], object]:  # noqa: ANN401
+    """Begin to sum a tensor over all workers, or a subgroup, in place; return what waits for the end."""
+    workers = subgroup or hvd.global_process_set
+    return partial(hvd.synchronize, hvd.allreduce_async_(tensor, op=hvd.Sum, process_set=workers))
 
 
 def leave_group() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from typing import Any
 
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
@@ -31,7 +32,7 @@ def join_group(config: RunConfig) -> Group:
     with rendezvous(identity, config, TCPStore) as store:
         distributed.init_process_group(backend, None, store.timeout, identity.size, identity.rank, store)
     announce_group(identity, device)
-    return Group(identity, device, start_sum, {"backend": backend})
+    return Group(identity, device, start_sum, {"backend": backend}, new_subgroup=distributed.new_group)
 
 
 def distribute(model: nn.Module, optimizer: Optimizer, config: RunConfig) -> tuple[nn.Module, Optimizer]:
@@ -66,9 +67,9 @@ def update(optimizer: Optimizer) -> None:
     optimizer.step()
 
 
-def start_sum(tensor: Tensor) -> Callable[[], object]:
-    """Begin to sum a tensor over all workers, in place; return what waits for the end."""
-    work = distributed.all_reduce(tensor, async_op=True)
+def start_sum(tensor: Tensor, subgroup: Any = None) -> Callable[[], object]:  # noqa: ANN401
+    """Begin to sum a tensor over all workers, or a subgroup, in place; return what waits for the end."""
+    work = distributed.all_reduce(tensor, group=subgroup, async_op=True)
     return lambda: work.wait()
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from slurm import states
 from slurm.after_run import is_to_be_repeated, may_be_tried_again, set_disturbed_aside
-from slurm.cluster import Cluster, find_container, find_prologue, plan_geometry
+from slurm.cluster import Cluster, find_container, find_prologue
 from slurm.launch.added_repeats import add_next_repeat, add_repeats, note_changed_request
 from slurm.launch.estimate import KnownSeconds, describe_estimate
 from slurm.launch.preflight import (
@@ -22,6 +22,7 @@ from slurm.launch.preflight import (
     describe_limit,
     find_iou_warnings,
     limit_cost,
+    require_fit,
 )
 from slurm.launch.study_folder import (
     Cancellation,
@@ -270,8 +271,7 @@ class Submitter:
     def _missing(self, known: KnownSeconds) -> list[RunConfig]:
         """Return the runs that a submission would start, in their order, and learn of complete ones."""
         configs = self.folder.require_same()
-        for config in configs:
-            plan_geometry(self.cluster, config.workers)
+        require_fit(self.cluster, configs)
         wanted = set()
         by_folder = {self.folder.run_folder(config): config for config in configs}
         for run in states.read_statuses(by_folder, self._again(configs)):
@@ -439,8 +439,7 @@ class Submitter:
 
     def _require_startable(self, configs: Sequence[RunConfig]) -> None:
         """Raise UserError where a job does not fit the cluster, or a file that every run needs is missing."""
-        for config in configs:
-            plan_geometry(self.cluster, config.workers)
+        require_fit(self.cluster, configs)
         find_prologue(self.cluster)
         find_container(self.cluster)
         check_inputs(configs, in_container=self.cluster.container is not None)

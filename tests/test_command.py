@@ -184,12 +184,20 @@ def test_check_verifies_a_study_its_images_and_its_cluster(study: Path) -> None:
     assert re.search(r"IoU will not be judged: \d+ steps? on 2 workers, at least 100 are ", done.stdout)
 
 
+SUBGROUPS = ("--set=strategy.synchronise_every=4", "--set=strategy.subgroup_size=3")
+
+
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
         (["--set", "training.epoch=3"], 2, "training.epoch: unknown key; did you mean epochs?"),
         (["--set", "data.folder=/nowhere"], 65, "data.folder: found /nowhere, which does not exist"),
         (["--set=workers=[30]", "--set=training.epochs=0", SITE], 2, "max_nodes is 7"),
+        (
+            [*SUBGROUPS, "--set=workers=[12]", "--set=training.epochs=0", SITE],
+            2,
+            "no divisor of the 2 workers",
+        ),
         (["--cluster", "slurm/clusters"], 2, "slurm/clusters is a folder; name a TOML file in it"),
     ],
 )

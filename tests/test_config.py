@@ -259,7 +259,31 @@ def test_criteria_reach_the_analysis_and_change_no_point(study: Path, tmp_path: 
             "model.activation_checkpointing = true and training.compile = true: remove one of them",
         ),
         ({"strategy.synchronise_every": 4, "strategy.staleness": 1}, "set one of them"),
-        ({"strategy.average_moments": False}, "needs strategy.synchronise_every of at least 2, found 1"),
+        (
+            {"strategy.average_moments": False},
+            "has no effect at strategy.synchronise_every = 1; set that, or remove strategy.average_moments",
+        ),
+        (
+            {"strategy.synchronise_every": 4, "strategy.outer_nesterov": True},
+            "strategy.outer_nesterov = true has no effect at strategy.outer_momentum = 0",
+        ),
+        (
+            {"strategy.staleness": [0, 1], "strategy.outer_momentum": 0.9},
+            "strategy.outer_momentum = 0.9 has no effect at any point; remove it",
+        ),
+        (
+            {"strategy.synchronise_every": 4, "strategy.subgroup_size": 2, "workers": [3]},
+            "strategy.subgroup_size = 2 is no divisor of 3 workers",
+        ),
+        (
+            {
+                "strategy.synchronise_every": 4,
+                "strategy.subgroup_size": 2,
+                "workers": [2],
+                "training.plays": 6,
+            },
+            "strategy.subgroup_size = 2: each worker plays 3; use workers = 1",
+        ),
         (
             {"strategy.synchronise_every": 4, "model.batch_norm": "sync"},
             "model.batch_norm = 'sync' exchanges in every step",
@@ -288,3 +312,28 @@ def test_strategies_are_points_of_one_study_but_never_two_at_once(study: Path) -
     none = axes | {"strategy.synchronise_every": [4, 16], "strategy.staleness": [1]}
     with pytest.raises(UserError, match=r"strategy\.staleness: one needs its default"):
         read_study(study, none).configs()
+
+
+def test_an_option_of_a_strategy_is_an_axis_where_it_has_an_effect(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is no point of its own is left out, which is said once, and leaves averaged gradients there."""
+
+    def points(**axes: object) -> list[dict[str, object]]:
+        given = {f"strategy.{key}": value for key, value in axes.items()}
+        read = read_study(study, given | {"frameworks": ["horovod"], "workers": [2], "repeats": 2})
+        configs = read.configs()
+        assert [each.run for each in configs] == read.run_names()
+        return [each.strategy.model_dump(exclude_defaults=True) for each in configs if each.repeat == 1]
+
+    local, weights = {"synchronise_every": 5}, {"synchronise_every": 5, "average_moments": False}
+    assert points(synchronise_every=[1, 5], average_moments=[True, False]) == [{}, local, weights]
+    assert capsys.readouterr().err.count("average_moments = false with synchronise_every = 1") == 1
+    assert points(synchronise_every=[1, 5], average_moments=False) == [{}, weights]
+    assert not capsys.readouterr().err
+    late = {"staleness": 1, "stale_rate_factor": 0.5}
+    outer = [local | {"outer_momentum": momentum} for momentum in (0.5, 0.9)]
+    both = points(
+        synchronise_every=[1, 5], staleness=[0, 1], outer_momentum=[0.5, 0.9], stale_rate_factor=0.5
+    )
+    assert both == [{}, late, *outer]

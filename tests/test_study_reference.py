@@ -98,6 +98,19 @@ def test_every_committed_file_names_its_schema_and_agrees_with_it(
         assert folder == "clusters" or read_study(path).configs()
 
 
+# What else a key needs in order to have an effect.
+LOCAL = "synchronise_every = 4"
+OUTER = (LOCAL, "outer_momentum = 0.9")
+NEEDED = {
+    "loader_workers": ['loading = "decode"'],
+    "subgroup_size": [LOCAL],
+    "outer_momentum": [LOCAL],
+    "outer_learning_rate": OUTER,
+    "outer_nesterov": OUTER,
+    "stale_rate_factor": ["staleness = 1"],
+}
+
+
 @pytest.mark.parametrize(("kind", "key"), ALL_KEYS, ids=lambda part: getattr(part, "dotted", ""))
 def test_every_key_has_its_meaning_and_an_example_that_reader_and_schema_accept(
     kind: FileKind, key: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -106,9 +119,7 @@ def test_every_key_has_its_meaning_and_an_example_that_reader_and_schema_accept(
     assert key.meaning
     assert key.example
     assert key.allowed
-    lines = [key.example]
-    if key.name == "loader_workers":  # decodes ahead, and says so
-        lines.append('loading = "decode"')
+    lines = [key.example, *NEEDED.get(key.name, ())]
     (tmp_path / "my_task.py").touch()
     valid = TASK_STUDY if key.table == "task" else VALID[kind.name]
     text = with_key(valid, key.table, "\n".join(lines))

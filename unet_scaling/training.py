@@ -65,7 +65,7 @@ def learning_rate(config: RunConfig, epoch: int) -> float:
     divisor = 1
     if training.schedule != "constant":
         divisor = max((by for share, by in REFERENCE_STAGES if epoch >= share * training.epochs), default=1)
-    return training.learning_rate * factor / divisor
+    return training.learning_rate * factor * config.strategy.stale_rate_factor / divisor
 
 
 def load_task(config: RunConfig) -> Task:

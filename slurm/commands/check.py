@@ -100,6 +100,7 @@ def check_study(arguments: argparse.Namespace) -> bool | None:
         except UserError as problem:
             raise UserError(f"{problem}; for a cluster, name its file by --cluster") from None
     if cluster:
+        preflight.require_fit(cluster, configs)
         find_prologue(cluster)
         find_container(cluster)
         print(

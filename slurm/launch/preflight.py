@@ -161,6 +161,18 @@ def has_package(name: str) -> bool:
     return True
 
 
+def require_fit(cluster: Cluster, configs: Sequence[RunConfig]) -> None:
+    """Raise UserError where a run has more workers than the nodes hold, or a subgroup on several of them."""
+    for config in configs:
+        per_node = plan_geometry(cluster, config.workers).workers_per_node
+        processes = config.subgroup_size // config.plays_per_worker
+        if config.workers > per_node and processes > 1 and per_node % processes:
+            raise UserError(
+                f"strategy.subgroup_size = {config.subgroup_size} is no divisor of the {per_node} workers of "
+                "a node; a subgroup averages at every step: let a node hold all of it"
+            )
+
+
 def describe_limit(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> str:
     """Return as text the most that these runs can take: their time limit on all their nodes."""
     cost = limit_cost(cluster, configs, one_allocation)

@@ -1,8 +1,10 @@
 """A worker among all workers of its run: the only way in which they exchange anything is a sum."""
 
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -17,6 +19,7 @@ from unet_scaling.group.watchdog import blocking, seconds_worked, thread_ids
 
 _Result = TypeVar("_Result")
 _Model = TypeVar("_Model", bound=BaseModel)
+StartSum = Callable[..., Callable[[], object]]
 # Short beside any time-out, long beside the sum that a beat costs.
 PROGRESS_SECONDS = 0.5
 WORD_BYTES = 4
@@ -32,6 +35,7 @@ class Group:
     `start_sum` is the framework's: it begins to sum a tensor over all workers, in place, and returns what
     waits for the end. Outside the training step nothing else is exchanged; gathering and barriers are sums
     too.
+    `start_sum` may be given a subgroup, which `new_subgroup` makes of a list of ranks: all workers call that.
     `transport` says what carries the sums of the worker's device, in the framework's own words.
     Gathering and barriers use the CPU: they come before NCCL is asked for anything, and a worker that waits
     in one waits in a call that returns, or fails, on the host.
@@ -39,10 +43,11 @@ class Group:
 
     identity: Identity
     device: torch.device
-    start_sum: Callable[[Tensor], Callable[[], object]]
+    start_sum: StartSum
     transport: dict[str, str]
     # A script's group may be one of NCCL alone, which sums on GPUs.
     sum_device: torch.device = CPU
+    new_subgroup: Callable[[list[int]], object] | None = None
 
     @property
     def rank(self) -> int:
@@ -56,6 +61,27 @@ class Group:
         """Sum a tensor over all workers, in place, and return it."""
         self.start_sum(tensor)()
         return tensor
+
+    def subgroup_sum(self, size: int) -> StartSum:
+        """Return what sums as `start_sum` does, over this worker's subgroup of so many consecutive ranks.
+
+        All workers come here together. Raises UserError, on every worker alike, where a subgroup has workers
+        of several hosts: it would send over the network what it is to keep within a node.
+        """
+        subgroups = [list(range(first, first + size)) for first in range(0, self.size, size)]
+        hosts = self.gather_strings(socket.gethostname())
+        for ranks in subgroups:
+            own_hosts = dict.fromkeys(hosts[rank] for rank in ranks)
+            if len(own_hosts) > 1:
+                raise UserError(
+                    f"strategy.subgroup_size: workers {ranks[0]} to {ranks[-1]} of a subgroup are on "
+                    f"{' and '.join(own_hosts)}; give a number that divides the workers of a node"
+                )
+        if size == self.size:
+            return self.start_sum
+        assert self.new_subgroup is not None
+        made = [self.new_subgroup(ranks) for ranks in subgroups]
+        return partial(self.start_sum, subgroup=made[self.rank // size])
 
     def wait_for_all(self) -> None:
         """Return when every worker has called this: a barrier."""

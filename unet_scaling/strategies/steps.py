@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from unet_scaling.data.batches import Batch, StepBatches
 from unet_scaling.format.record_lines import Phase
-from unet_scaling.group.group import Group
+from unet_scaling.group.group import Group, StartSum
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.epoch_meter import Clock
 from unet_scaling.training import Step
 
 
 @dataclass
-class PlayedWorker:
-    """A worker that is played: its weights, and what the optimizer keeps of each of them."""
+class Replica:
+    """A worker or subgroup that is played: its weights, and what the optimizer keeps of each of them."""
 
     weights: list[Tensor]
     moments: dict[Tensor, Any]
@@ -35,92 +35,143 @@ class LocalSteps(Step):
 
     Counted from the end of an epoch, so that its last step leaves one network, which is what is evaluated.
     With `strategy.average_moments` they take the mean of the optimizer's moments as well. Each worker that is
-    played trains by gradients of its own, too.
+    played trains by gradients of its own, too. The workers of a subgroup average their gradients at every
+    step: hierarchical averaging, or post-local SGD (Lin et al., arXiv:1808.07217).
     """
 
     group: Group = field(kw_only=True)
+    # Of the outer optimizer: all weights as the last averaging left them, and their momentum.
+    _outer: list[Tensor] = field(default_factory=list)
     is_shared: ClassVar[bool] = False
 
     def take(self, batches: Iterable[Batch], clock: Clock, left: int = 0) -> Tensor:
         of_players = batches if isinstance(batches, StepBatches) else StepBatches(batches)
+        if self.config.strategy.outer_momentum and not self._outer:
+            begun = _flat(self._weights)
+            self._outer.extend((begun, torch.zeros_like(begun)))
         losses = []
-        for player in self.players:
-            with self._acting(player):
-                losses.append(self.take_as(range(player, player + 1), of_players, clock))
+        for number, players in enumerate(self._players_of_replicas):
+            with self._acting(number):
+                losses.append(self.take_as(players, of_players, clock))
         if left % self.config.strategy.synchronise_every == 0:
             self._average()
             clock.mark(Phase.SYNC)
         return torch.stack(losses).mean()
 
+    def average_gradients(self, players: range, batches: Iterable[Batch], clock: Clock) -> Tensor:
+        """Leave the mean gradients of a subgroup in place: of these players and those on other workers."""
+        loss = super().average_gradients(players, batches, clock)
+        workers = self.config.subgroup_size // len(self.players)
+        if workers > 1:
+            gradients = [weight.grad for weight in self._weights if weight.grad is not None]
+            total = _flat(gradients)
+            with blocking:
+                self._start_subgroup_sum(total)()
+            _fill(gradients, total / workers)
+            clock.mark(Phase.SYNC)
+        return loss
+
     def own_state(self) -> list[dict[str, Any]]:
-        """Return the weights and the optimizer's state of each worker that is played here, or of this one."""
+        """Return weights and the optimizer's state of each replica that is played here, or of this worker."""
         states = []
-        for player in self.players:
-            with self._acting(player):
+        for number in range(len(self._players_of_replicas)):
+            with self._acting(number):
                 weights = [weight.detach().clone() for weight in self._weights]
                 states.append({"weights": weights, "optimizer": self.optimizer.state_dict()})
+        states[0]["outer"] = list(self._outer)
         return states
 
     def set_own_state(self, state: list[dict[str, Any]]) -> None:
-        if len(state) != len(self.players):
-            raise ValueError(f"it holds the weights of {len(state)} workers of {len(self.players)}")
-        for player, saved in enumerate(state):
-            with self._acting(player):
+        replicas = len(self._players_of_replicas)
+        if len(state) != replicas:
+            raise ValueError(f"it holds the weights of {len(state)} replicas of {replicas}")
+        for number, saved in enumerate(state):
+            with self._acting(number):
                 _copy(saved["weights"], self._weights)
                 self.optimizer.load_state_dict(saved["optimizer"])
+        self._outer[:] = [each.to(self.group.device) for each in state[0]["outer"]]
 
     @cached_property
     def _weights(self) -> list[nn.Parameter]:
         return [weight for weight in self.model.parameters() if weight.requires_grad]
 
     @cached_property
-    def _played_workers(self) -> list[PlayedWorker]:
-        """Return all workers that are played here; empty where it is one, whose state is the network's."""
-        if len(self.players) == 1:
+    def _players_of_replicas(self) -> list[range]:
+        """Return the players here that have the same weights: each alone, or those of a subgroup."""
+        size = min(self.config.subgroup_size, len(self.players))
+        return [range(first, first + size) for first in self.players[::size]]
+
+    @cached_property
+    def _start_subgroup_sum(self) -> StartSum:
+        return self.group.subgroup_sum(self.config.subgroup_size // len(self.players))
+
+    @cached_property
+    def _replicas(self) -> list[Replica]:
+        """Return all replicas that are played here; empty where it is one, whose state is the network's."""
+        if len(self._players_of_replicas) == 1:
             return []
-        copies = [[weight.detach().clone() for weight in self._weights] for _ in self.players]
-        return [PlayedWorker(weights, defaultdict(dict)) for weights in copies]
+        copies = [[weight.detach().clone() for weight in self._weights] for _ in self._players_of_replicas]
+        return [Replica(weights, defaultdict(dict)) for weights in copies]
 
     @contextmanager
     def _acting(self, number: int) -> Iterator[None]:
-        """Let the network and the optimizer be those of this player; keep what becomes of them."""
-        if not self._played_workers:
+        """Let the network and the optimizer be those of this replica; keep what becomes of them."""
+        if not self._replicas:
             yield
             return
-        player = self._played_workers[number]
-        _copy(player.weights, self._weights)
-        self.optimizer.state = player.moments  # type: ignore[assignment]
+        replica = self._replicas[number]
+        _copy(replica.weights, self._weights)
+        self.optimizer.state = replica.moments  # type: ignore[assignment]
         yield
-        player.moments = self.optimizer.state
-        _copy(self._weights, player.weights)
+        replica.moments = self.optimizer.state
+        _copy(self._weights, replica.weights)
 
     @torch.no_grad()
     def _average(self) -> None:
         """Give all workers, real and played, the mean of their weights, and of the optimizer's moments."""
-        played = self._played_workers or [PlayedWorker(list(self._weights), self.optimizer.state)]
-        workers = self.group.size * len(played)
-        if workers == 1:
+        played = self._replicas or [Replica(list(self._weights), self.optimizer.state)]
+        copies = self.group.size * len(played)
+        if copies == 1 and not self._outer:
             return
-        tensors = [self._averaged(player) for player in played]
+        tensors = [self._averaged(replica) for replica in played]
         total = torch.stack([_flat(own) for own in tensors]).sum(dim=0)
         with blocking:
-            mean = self.group.sum_over_workers(total) / workers
+            mean = self.group.sum_over_workers(total) / copies
+        if self._outer:
+            weights = len(self._outer[0])
+            mean[:weights] = self._outer_step(mean[:weights])
         for own in tensors:
             _fill(own, mean)
         _copy(played[0].weights, self._weights)
 
-    def _averaged(self, player: PlayedWorker) -> list[Tensor]:
+    def _outer_step(self, mean: Tensor) -> Tensor:
+        """Return the next weights of all: a step of the outer optimizer from the last, x, to their mean.
+
+        That of SlowMo (Wang et al., arXiv:1910.00643), with g the learning rate of the epoch: the momentum is
+        u = b u + (x - mean) / g, the next weights are x - a g u. With Nesterov's momentum they are
+        x - a g ((x - mean) / g + b u): at a constant rate, DiLoCo (Douillard et al., arXiv:2311.08105).
+        """
+        strategy = self.config.strategy
+        last, momentum = self._outer
+        rate = float(self.optimizer.param_groups[0]["lr"])
+        change = (last - mean) / rate
+        momentum.mul_(strategy.outer_momentum).add_(change)
+        step = change + strategy.outer_momentum * momentum if strategy.outer_nesterov else momentum
+        last.sub_(strategy.outer_learning_rate * rate * step)
+        return last
+
+    def _averaged(self, replica: Replica) -> list[Tensor]:
         moments = []
         if self.config.strategy.average_moments:
             # Fused optimizers count the steps in a tensor, which is equal on all workers.
-            of_weights = [player.moments.get(weight, {}) for weight in self._weights]
+            of_weights = [replica.moments.get(weight, {}) for weight in self._weights]
             moments = [
                 state[name]
                 for state in of_weights
                 for name in sorted(state)
                 if name != "step" and isinstance(state[name], Tensor)
             ]
-        return [*player.weights, *moments]
+        return [*replica.weights, *moments]
 
 
 @dataclass

@@ -15,7 +15,7 @@ from pydantic.json_schema import SkipJsonSchema
 from unet_scaling import PROJECT as PROJECT
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.machine import machine, wall_seconds
-from unet_scaling.base.validation import Allowed, StrictModel, validated
+from unet_scaling.base.validation import Allowed, StrictModel, as_toml, validated
 from unet_scaling.study.frameworks import ALL_FRAMEWORKS as ALL_FRAMEWORKS
 from unet_scaling.study.frameworks import FRAMEWORK_ROWS, FRAMEWORK_WORDS, Knobs, with_table_of_each_framework
 from unet_scaling.study.frameworks import FRAMEWORKS as FRAMEWORKS
@@ -37,6 +37,7 @@ from unet_scaling.study.options import (
     TaskData,
     TaskOptions,
     Training,
+    keys_without_effect,
     without_former_keys,
 )
 from unet_scaling.study.repeats import (
@@ -183,6 +184,11 @@ class RunConfig(StrictModel):
         return self.played_workers // self.workers
 
     @property
+    def subgroup_size(self) -> int:
+        """Return how many workers, real or played, are in a subgroup: all, where there are fewer."""
+        return min(self.strategy.subgroup_size, self.played_workers)
+
+    @property
     def passes_per_step(self) -> int:
         """Return the forward passes of a real worker in one optimizer step."""
         return self.plays_per_worker * self.training.accumulate
@@ -225,10 +231,13 @@ def horovod_environment(config: RunConfig) -> dict[str, str]:
     """
     knobs = config.knobs if isinstance(config.knobs, HorovodKnobs) else HorovodKnobs()
     limit = round(wall_seconds(config.training.timeout_seconds + FALLBACK_SECONDS))
-    return _cycle_time_there(knobs).environment() | {
+    variables = _cycle_time_there(knobs).environment() | {
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, limit // 5)),
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(limit),
     }
+    if config.strategy.subgroup_size > 1:
+        variables["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+    return variables
 
 
 def _cycle_time_there(knobs: HorovodKnobs) -> HorovodKnobs:
@@ -325,6 +334,13 @@ class StudyConfig(StrictModel):
                 faults.append(str(error))
         if not configs and not faults:
             faults = [f"{source}: strategy.synchronise_every, strategy.staleness: one needs its default"]
+        if not faults:
+            faults = [
+                f"{source}: strategy.{key} = {as_toml(value)} has no effect at any point; remove it"
+                for key, value in self.strategy.items()
+                if not isinstance(value, list)
+                and all(getattr(config.strategy, key) != value for config in configs)
+            ]
         if faults:
             raise UserError("\n".join(dict.fromkeys(faults)))
         if len({config.run for config in configs}) != len(configs):
@@ -341,9 +357,37 @@ class StudyConfig(StrictModel):
             for framework, workers in itertools.product(self.frameworks, self.workers):
                 axes = self._axes(framework)
                 for values in itertools.product(*axes.values()):
-                    options = dict(zip(axes, values, strict=True))
-                    if not _crosses_strategies(options):
+                    options, left_out = self._as_strategy(dict(zip(axes, values, strict=True)))
+                    if not left_out:
                         yield framework, workers, repeat, options
+
+    def left_out(self) -> list[str]:
+        """Return what axes of [strategy] hold that together is no point of its own."""
+        axes = {("strategy", key): value for key, value in self.strategy.items() if isinstance(value, list)}
+        combinations = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
+        return list(dict.fromkeys(pair for options in combinations for pair in self._as_strategy(options)[1]))
+
+    def _as_strategy(self, options: Options) -> tuple[Options, list[str]]:
+        """Return the values of the axes, with the default of each that has no effect beside the others.
+
+        And which of them make no point of its own: two strategies at once, or what others are as well.
+        """
+        own = {key: value for (table, key), value in options.items() if table == "strategy"}
+        strategy = self.strategy | own
+        steps, staleness = strategy.get("synchronise_every", 1), strategy.get("staleness", 0)
+        if own and steps != 1 and staleness != 0:
+            return options, [f"synchronise_every = {as_toml(steps)} with staleness = {as_toml(staleness)}"]
+        left_out = []
+        for key, needed in keys_without_effect(strategy).items():
+            if key in own:
+                default = Strategy.model_fields[key].default
+                axis = self.strategy[key]
+                # Of values that all mean the default, it stays, or else the first.
+                if default in axis or own[key] != axis[0]:
+                    at = as_toml(Strategy.model_fields[needed].default)
+                    left_out.append(f"{key} = {as_toml(own[key])} with {needed} = {at}")
+                options = options | {("strategy", key): default}
+        return options, left_out
 
     def _axes(self, framework: Framework) -> dict[OptionKey, list[Any]]:
         """Return the options that this framework's runs differ in: {(table, key): values}."""
@@ -365,6 +409,10 @@ class StudyConfig(StrictModel):
         tables = {table: dict(values) for table, values in self._tables(framework).items()}
         for (table, key), value in options.items():
             tables[table][key] = value
+        if tables["strategy"] != self.strategy:
+            # Beside an axis, an option has no effect at some points.
+            for key in keys_without_effect(tables["strategy"]):
+                del tables["strategy"][key]
         fields = {
             "study": self.name,
             "run": _run_name(framework, workers, repeat, options, source),
@@ -398,12 +446,6 @@ def _run_name(framework: Framework, workers: int, repeat: int, options: Options,
             f"{len(name)} characters; allowed: {LONGEST_NAME}. Use shorter values or fewer axes"
         )
     return name
-
-
-def _crosses_strategies(options: Options) -> bool:
-    """Return whether the axes of [strategy] set two at once: each of them is a point, both are none."""
-    is_local = options.get(("strategy", "synchronise_every"), 1) != 1
-    return is_local and bool(options.get(("strategy", "staleness"), 0))
 
 
 def _plain(value: object) -> str:
@@ -464,11 +506,14 @@ def _conflicts(config: RunConfig) -> Iterator[str]:
 
 
 def _conflicts_of_strategy(config: RunConfig) -> Iterator[str]:
-    """Yield the options that make no sense where gradients are not averaged at every step."""
+    """Yield the options that make no sense beside how the workers keep one network."""
     strategy = config.strategy
     name = "staleness" if strategy.staleness else "synchronise_every"
-    if not strategy.average_moments and strategy.synchronise_every == 1:
-        yield "strategy.average_moments = false needs strategy.synchronise_every of at least 2, found 1"
+    for key, needed in keys_without_effect(vars(strategy)).items():
+        yield (
+            f"strategy.{key} = {as_toml(getattr(strategy, key))} has no effect at strategy.{needed} = "
+            f"{as_toml(getattr(strategy, needed))}; set that, or remove strategy.{key}"
+        )
     if strategy.averages_gradients:
         return
     asked = f"strategy.{name} = {getattr(strategy, name)}"
@@ -476,6 +521,11 @@ def _conflicts_of_strategy(config: RunConfig) -> Iterator[str]:
         yield f"{asked} and strategy.synchronise_every = {strategy.synchronise_every}: set one of them"
     if config.framework in WRAPPERS:
         yield f"{asked} is for {' and '.join(FRAMEWORKS)}, found {config.framework}"
+    size, played = config.subgroup_size, max(1, config.plays_per_worker)
+    if config.played_workers % size:
+        yield f"strategy.subgroup_size = {size} is no divisor of {config.played_workers} workers; use one"
+    elif size % played and played % size:
+        yield f"strategy.subgroup_size = {size}: each worker plays {played}; use workers = 1"
     if strategy.synchronise_every > 1 and config.model.batch_norm == "sync":
         yield f"{asked}: model.batch_norm = 'sync' exchanges in every step; use 'local' or 'off'"
     if config.is_emulated:

@@ -1,5 +1,6 @@
 """Models of the options of a run, table by table, with ranges and defaults."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -263,14 +264,65 @@ class Strategy(StrictModel):
         description="with the weights, average the moments that the optimizer keeps of them",
         examples=[True],
     )
+    subgroup_size: Count = Field(
+        1,
+        description="workers, such as those of a node, that average their gradients at every step",
+        examples=[2],
+    )
+    outer_momentum: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="of an outer optimizer, which takes a step at each averaging of the weights; 0: none",
+        examples=[0.9],
+    )
+    outer_learning_rate: float = Field(
+        1.0,
+        gt=0,
+        le=MOST,
+        description="of the outer optimizer: the share of the way to the mean that a step goes",
+        examples=[0.7],
+    )
+    outer_nesterov: bool = Field(False, description="Nesterov's momentum in the outer optimizer")
     staleness: Literal[0, 1] = Field(
         0, description="1 applies the gradients of the step before, while those of this step are averaged"
+    )
+    stale_rate_factor: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="by which the learning rate is multiplied where gradients are a step late",
+        examples=[0.5],
     )
 
     @property
     def averages_gradients(self) -> bool:
         """Return whether every step averages its own gradients, by the framework's wrapper."""
         return self.synchronise_every == 1 and self.staleness == 0
+
+
+# Keys of [strategy] that have an effect only where another one is not at its default.
+_NEEDED_KEYS = {
+    "average_moments": "synchronise_every",
+    "subgroup_size": "synchronise_every",
+    "outer_momentum": "synchronise_every",
+    "outer_learning_rate": "outer_momentum",
+    "outer_nesterov": "outer_momentum",
+    "stale_rate_factor": "staleness",
+}
+
+
+def keys_without_effect(strategy: Mapping[str, Any]) -> dict[str, str]:
+    """Return the keys of [strategy] that are set and change nothing, each with the key that it needs."""
+    values = {name: field.default for name, field in Strategy.model_fields.items()}
+    defaults = dict(values)
+    values.update(strategy)
+    found = {}
+    for key, needed in _NEEDED_KEYS.items():
+        if values[key] != defaults[key] and values[needed] == defaults[needed]:
+            found[key] = needed
+            values[key] = defaults[key]
+    return found
 
 
 class Emulation(StrictModel):

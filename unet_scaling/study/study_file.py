@@ -64,6 +64,9 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
     content = _with_task_file(_with_absolute_paths(content), path)
     study = validated(StudyConfig, content, str(path))
     study.configs(str(path), first_repeat=study.repeats)  # right with the longest names, all are
+    if left_out := study.left_out():
+        told = "; ".join(left_out)
+        print(f"{path}: [strategy]: left out, as no point of its own: {told}", file=sys.stderr)
     return study
 
 
