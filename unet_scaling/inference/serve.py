@@ -12,15 +12,19 @@ from pathlib import Path
 from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import optional_part
 from unet_scaling.base.validation import positive
+from unet_scaling.group.gpus import gpu_count
+from unet_scaling.subcommands import version
 
 _LAST_PORT = 65535
 _EPILOG = """\
 examples
   unet-scaling serve logs/MY_STUDY/pytorch_native-w02-r1
   curl --data-binary @cells.png --output mask.png http://127.0.0.1:8000
+  curl -F image=@cells.png --output mask.png http://127.0.0.1:8000
   unet-scaling serve logs/MY_STUDY/pytorch_native-w02-r1 --measure $WORK/images --output $WORK/serving
 
-Whoever reaches the address is served: there is no encryption and no password. Installed by
+GET /health tells whether it is ready, /metrics what it did (for Prometheus), /openapi.json how it is asked.
+There is no encryption, and without --token-file whoever reaches the address is served. Installed by
 environment/install.sh --with serve.
 """
 
@@ -34,9 +38,10 @@ def main() -> None:
         parser.error("--goal is for --measure")
     with optional_part("unet-scaling serve", "serve"):
         from unet_scaling.inference import load, server
+    chosen = {"--any-depth": arguments.any_depth, "--resize": arguments.resize}
+    options = [option for option, is_chosen in chosen.items() if is_chosen]
+    options += ["--device", arguments.device] if arguments.device else []
     if arguments.measure:
-        chosen = {"--any-depth": arguments.any_depth, "--resize": arguments.resize}
-        options = [option for option, is_chosen in chosen.items() if is_chosen]
         table = load.measure_latency(
             arguments.run, arguments.measure, arguments.output, arguments.goal, *options
         )
@@ -48,12 +53,20 @@ def main() -> None:
         arguments.run,
         arguments.host,
         arguments.port,
+        options,
+        replicas=arguments.replicas or _gpus_of(arguments.device),
         batch=arguments.batch,
         wait_ms=arguments.wait,
         queue=arguments.queue,
-        any_depth=arguments.any_depth,
-        resize=arguments.resize,
+        token_file=arguments.token_file,
+        access_log=arguments.access_log,
+        version=version(),
     )
+
+
+def _gpus_of(device: str | None) -> int:
+    """Return how many replicas there are without --replicas: one for each GPU that is asked for."""
+    return max(1, gpu_count()) if device == "cuda" else 1
 
 
 def command_line() -> CommandLine:
@@ -67,6 +80,14 @@ def command_line() -> CommandLine:
     parser.add_argument("--wait", type=_milliseconds, default=0.0, metavar="MS", help=wait)
     queue = "most requests at a time; further ones get 429 (default: %(default)s)"
     parser.add_argument("--queue", type=positive, default=64, metavar="N", help=queue)
+    replicas = "processes that make masks (default: 1; with --device cuda one for each GPU)"
+    parser.add_argument("--replicas", type=positive, metavar="N", help=replicas)
+    device = "where masks are made (default: a GPU where there is one); replicas on the CPU share the cores"
+    parser.add_argument("--device", choices=("cpu", "cuda"), help=device)
+    asked = "serve only who sends the word in it, as Authorization: Bearer WORD; /health is open"
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help=asked)
+    log = "add a line of JSON for each request; /dev/stdout prints them"
+    parser.add_argument("--access-log", type=Path, metavar="FILE", help=log)
     any_depth = "take images of another kind or depth than the run was trained on"
     parser.add_argument("--any-depth", action="store_true", help=any_depth)
     resize = "bring every image to the size of training, not to its scale"
