@@ -4,6 +4,7 @@ Nothing piles up, no request that was accepted is lost, and operators see what h
 """
 
 import asyncio
+import csv
 import http.client
 import io
 import json
@@ -35,7 +36,7 @@ from tests.cluster import wait_until
 from tests.test_segment import contents_of, pixels
 from tests.trained import TrainedRun, TrainedRuns, plain_config
 from unet_scaling.base.errors import UserError
-from unet_scaling.inference import load
+from unet_scaling.inference import load, serve
 from unet_scaling.inference.masks import files_to_segment
 from unet_scaling.inference.replicas import Replicas
 from unet_scaling.inference.segment import open_segmenter, segment
@@ -465,9 +466,24 @@ def test_what_kills_two_replicas_is_refused_and_its_batch_is_answered(
     assert capfd.readouterr().err.count("ended with code 3; another one takes its place") == 2
 
 
+def test_the_interval_of_a_quantile_holds_it_as_often_as_it_says() -> None:
+    """Whatever the distribution, here a skewed one whose quantiles are known."""
+    random = np.random.default_rng(7)
+    for share, number in ((0.5, 400), (0.99, 400), (0.99, 1000)):
+        true = -np.log(1 - share)
+        found = [load.quantile(np.sort(random.exponential(size=number)), share) for _ in range(2000)]
+        held = np.mean([low <= true <= high for _, low, high in found])
+        assert 0.945 < held < 0.99
+        assert all(low <= value <= high < np.inf for value, low, high in found)
+    # Requests that were refused are late without end, and so may be an end of the interval.
+    value, low, high = load.quantile(np.array([1.0] * 395 + [np.inf] * 5), 0.99)
+    assert (value, low, high) == (np.inf, 1.0, np.inf)
+    assert load.quantile(np.ones(50), 0.99) == (1.0, 1.0, np.inf)
+
+
 @pytest.mark.slow
 @pytest.mark.verify
-def test_measured_latencies_are_written_and_answer_a_goal(
+def test_batch_and_wait_are_searched_for_a_goal_and_the_advice_is_held_against_a_fresh_run(
     run: TrainedRun,
     images: Path,
     tmp_path: Path,
@@ -475,15 +491,60 @@ def test_measured_latencies_are_written_and_answer_a_goal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = psutil.Process().children()
-    monkeypatch.setattr(load, "SERVER_SETTINGS", ((2, 5),))
-    # So few that even beside other work the server holds them all.
-    monkeypatch.setattr(load, "SHARES", (0.05,))
-    table = load.measure_latency(run.folder, images, tmp_path / "out", 1e6, seconds=1.0)
+    # One by one, and the sizes after it that hold no more: fewer servers.
+    monkeypatch.setattr(load, "_LARGEST_BATCH", 2)
+    monkeypatch.setattr(load, "_WAIT_SHARES", (1 / 400,))
+    monkeypatch.setattr(load, "SECONDS", 3.0)
+    monkeypatch.setattr(load, "_STEP", 3.0)
+    table = load.measure_latency(run.folder, images, tmp_path / "out", [], goal_ms=2000, requests=400)
     said = capsys.readouterr().out
-    assert "99 % of the requests within 1e+06 ms: --batch 2 --wait 5, up to" in said
-    header, row = table.read_text().splitlines()
-    values = dict(zip(header.split(","), map(float, row.split(",")), strict=True))
-    assert values["answered"] == values["requests"] > 1
-    assert 0 < values["median_ms"] <= values["p99_ms"]
+    rows = list(csv.DictReader(table.open()))
+    fresh = rows[-1]
+    assert [row["is_fresh"] for row in rows] == ["False"] * (len(rows) - 1) + ["True"]
+    assert {(row["batch"], row["wait_ms"]) for row in rows} >= {("1", "0"), ("2", "0"), ("2", "5")}
+    assert f"99 % of the requests within 2000 ms: --batch {fresh['batch']} --wait {fresh['wait_ms']}" in said
+    assert ("a fresh run agrees" in said) != ("a fresh run disagrees" in said)
+    for row in rows:
+        values = {name: float(value) for name, value in row.items() if name != "is_fresh"}
+        assert values["requests"] == 400
+        assert 0 <= values["median_low_ms"] <= values["median_ms"] <= values["median_high_ms"]
+        assert values["median_ms"] <= values["p99_ms"] <= values["p99_high_ms"]
+    for setting in {(row["batch"], row["wait_ms"]) for row in rows[:-1]}:
+        of_it = [row for row in rows[:-1] if (row["batch"], row["wait_ms"]) == setting]
+        assert [float(row["requests_per_s"]) for row in of_it] == sorted(
+            float(row["requests_per_s"]) for row in of_it
+        )
+        # Up to a rate that it does not hold, and no further.
+        within = [
+            row["answered"] == "400"
+            and float(row["p99_high_ms"]) <= 2000
+            and float(row["images_per_s"]) >= 0.9 * float(row["requests_per_s"])
+            for row in of_it
+        ]
+        assert within == [True] * (len(of_it) - 1) + [False]
+        assert "--batch {} --wait {} holds".format(*setting) in said
     assert psutil.Process().children() == before
     assert draw_latencies(table).read_text().count("batches of up to 2, wait 5 ms") == 1
+
+
+@pytest.mark.slow
+def test_a_goal_that_no_setting_reaches_is_said(
+    run: TrainedRun,
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--rate", 1000, "--goal", 0.01, "--requests", 400, "--replicas", 1]
+    monkeypatch.setattr(load, "SECONDS", 1.0)
+    monkeypatch.setattr(load, "_WAIT_SHARES", ())
+    monkeypatch.setattr(load, "_LARGEST_BATCH", 1)
+    monkeypatch.setattr(load, "_LOWEST_SHARE", 20)
+    places = [run.folder, "--measure", images, "--output", tmp_path / "out"]
+    monkeypatch.setattr("sys.argv", ["unet-scaling serve", *map(str, [*places, *words])])
+    serve.main()
+    said = capsys.readouterr().out
+    assert "--batch 1 --wait 0 holds 0.0 requests/s" in said
+    assert "99 % of the requests within 0.01 ms: no setting, not even at" in said
+    assert len((tmp_path / "out" / "serving.csv").read_text().splitlines()) == 2
+    assert (tmp_path / "out" / "serving.svg").read_text().count("batches of up to 1, wait 0 ms") == 1

@@ -1,7 +1,7 @@
 """Serve the network of a complete run over HTTP: POST an image, get the PNG of its mask.
 
 Requests that wait pass through the network together. With --measure, requests are sent at random moments at
-several rates, with several batch sizes and waits, and what each gave is printed and written.
+ever higher rates, batch size and wait are searched for a latency, and what each gave is printed and written.
 """
 
 import argparse
@@ -16,6 +16,8 @@ from unet_scaling.group.gpus import gpu_count
 from unet_scaling.subcommands import version
 
 _LAST_PORT = 65535
+# With fewer the 99th percentile has no upper end.
+_FEWEST_REQUESTS = 400
 _EPILOG = """\
 examples
   unet-scaling serve logs/MY_STUDY/pytorch_native-w02-r1
@@ -34,16 +36,24 @@ def main() -> None:
     arguments = parser.parse_args()
     if (arguments.measure is None) != (arguments.output is None):
         parser.error("--measure and --output go together")
-    if arguments.goal is not None and not arguments.measure:
-        parser.error("--goal is for --measure")
+    for name in ("goal", "rate", "requests"):
+        if getattr(arguments, name) is not None and not arguments.measure:
+            parser.error(f"--{name} is for --measure")
     with optional_part("unet-scaling serve", "serve"):
         from unet_scaling.inference import load, server
     chosen = {"--any-depth": arguments.any_depth, "--resize": arguments.resize}
     options = [option for option, is_chosen in chosen.items() if is_chosen]
     options += ["--device", arguments.device] if arguments.device else []
     if arguments.measure:
+        options += ["--replicas", str(arguments.replicas)] if arguments.replicas else []
         table = load.measure_latency(
-            arguments.run, arguments.measure, arguments.output, arguments.goal, *options
+            arguments.run,
+            arguments.measure,
+            arguments.output,
+            options,
+            goal_ms=arguments.goal or load.GOAL_MS,
+            rate=arguments.rate,
+            requests=arguments.requests or load.REQUESTS,
         )
         # Import by name, as unet_scaling/subcommands.py does: the library does not import the analysis.
         drawn = import_module("analysis.figures.serving").draw_latencies(table)
@@ -95,8 +105,12 @@ def command_line() -> CommandLine:
     measuring = parser.add_argument_group("to measure, without serving anybody else")
     measuring.add_argument("--measure", type=Path, metavar="IMAGES", help="folder of images to send")
     measuring.add_argument("--output", type=Path, metavar="FOLDER", help="for serving.csv")
-    goal = "name the setting that answers 99 %% of the requests within this time"
-    measuring.add_argument("--goal", type=_milliseconds, metavar="MS", help=goal)
+    goal = "search for a setting that answers 99 %% of the requests within this time (default: 100)"
+    measuring.add_argument("--goal", type=_above_0, metavar="MS", help=goal)
+    rate = "requests a second (default: as many as batches of 1 give to clients that never wait)"
+    measuring.add_argument("--rate", type=_above_0, metavar="R", help=rate)
+    requests = "requests for each setting and rate, at least 400 (default: 1000)"
+    measuring.add_argument("--requests", type=_requests, metavar="N", help=requests)
     return parser
 
 
@@ -115,3 +129,17 @@ def _milliseconds(text: str) -> float:
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"found {text!r}; allowed: 0 or more milliseconds")
     return value
+
+
+def _above_0(text: str) -> float:
+    value = _milliseconds(text)
+    if not value:
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: more than 0")
+    return value
+
+
+def _requests(text: str) -> int:
+    """Return a number of requests that gives the 99th percentile an interval."""
+    if not text.isdecimal() or int(text) < _FEWEST_REQUESTS:
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: {_FEWEST_REQUESTS} or more")
+    return int(text)
