@@ -401,7 +401,7 @@ def test_a_client_sees_that_its_image_is_too_large(words: list[str], address: st
 STAND_IN = """
 import os, pickle, sys, time
 from pathlib import Path
-from unet_scaling.inference.replicas import LENGTH_BYTES, Answer, packed
+from unet_scaling.inference.replicas import LENGTH_BYTES, Answered, packed
 
 output = sys.stdout.buffer
 output.write(packed({"weights_sha256": "none"}))
@@ -413,7 +413,7 @@ while length := sys.stdin.buffer.read(LENGTH_BYTES):
     time.sleep(0.05)
     if any(body == b"deadly" for _, body in batch):
         os._exit(3)
-    output.write(packed([Answer(place, 200, body) for place, (_, body) in enumerate(batch)]))
+    output.write(packed([Answered(place, 200, body) for place, (_, body) in enumerate(batch)]))
     output.flush()
 """
 

@@ -1,4 +1,4 @@
-"""What operators of `unet-scaling serve` need: metrics, a line for each request, a token, a description."""
+"""What operators of `unet-scaling serve` need: metrics, a line for each request, and a token."""
 
 import hmac
 import json
@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import accumulate
-from typing import Any, TextIO
+from typing import TextIO
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -137,54 +137,3 @@ _UNKNOWN_CLIENT = JSONResponse(
     _UNAUTHORIZED,
     {"WWW-Authenticate": "Bearer", "Connection": "close"},
 )
-
-
-def openapi(version: str, refusals: Mapping[int, str], *, has_token: bool) -> dict[str, Any]:
-    """Return the OpenAPI 3 description of the server; `refusals` tell when each status is sent."""
-
-    def content(kind: str, **schema: object) -> dict[str, Any]:
-        return {"content": {kind: {"schema": schema}}}
-
-    def answer(text: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        return {"description": text, **body}
-
-    def read(text: str, kind: str, schema: str) -> dict[str, Any]:
-        return {"get": {"summary": text, "responses": {"200": answer(text, content(kind, type=schema))}}}
-
-    error = content(
-        "application/json", type="object", required=["error"], properties={"error": {"type": "string"}}
-    )
-    binary = {"type": "string", "format": "binary"}
-    form = content("multipart/form-data", type="object", required=["image"], properties={"image": binary})
-    raw = content("application/octet-stream", **binary)
-    post = {
-        "summary": "Make the mask of an image: PNG, TIFF or JPEG",
-        "requestBody": {"required": True, "content": raw["content"] | form["content"]},
-        "responses": {
-            "200": answer("a PNG of 0 and 255, as large as the image", content("image/png", **binary)),
-            **{str(status): answer(text, error) for status, text in refusals.items()},
-        },
-    }
-    health = read("the server is ready", "application/json", "object")
-    health["get"] |= {"security": []}
-    health["get"]["responses"]["503"] = answer(
-        "no replica is ready", content("application/json", type="object")
-    )
-    described: dict[str, Any] = {
-        "openapi": "3.0.3",
-        "info": {"title": "unet-scaling serve", "version": version},
-        "paths": {
-            "/": {"post": post} | read("Which network is served", "application/json", "object"),
-            HEALTH: health,
-            "/metrics": read("Metrics for Prometheus", "text/plain", "string"),
-            "/openapi.json": read("This description", "application/json", "object"),
-        },
-    }
-    if has_token:
-        described["components"] = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
-        described["security"] = [{"token": []}]
-        for methods in described["paths"].values():
-            for method in methods.values():
-                if "security" not in method:
-                    method["responses"]["401"] = answer("the token is missing or wrong", error)
-    return described

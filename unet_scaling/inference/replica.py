@@ -25,7 +25,7 @@ from unet_scaling.base.errors import UserError
 from unet_scaling.data.pixels import decode
 from unet_scaling.group.gpus import gpu_count, use_gpu
 from unet_scaling.inference.masks import packed_mask
-from unet_scaling.inference.replicas import LENGTH_BYTES, Answer, packed
+from unet_scaling.inference.replicas import LENGTH_BYTES, Answered, packed
 from unet_scaling.inference.segment import FittedImage, Segmenter, open_segmenter
 
 # Messages call an image so that has no file.
@@ -41,7 +41,7 @@ class _Item(NamedTuple):
     image: FittedImage
 
 
-def answers(segmenter: Segmenter, batch: Sequence[tuple[str, bytes]]) -> Iterator[list[Answer]]:
+def answers(segmenter: Segmenter, batch: Sequence[tuple[str, bytes]]) -> Iterator[list[Answered]]:
     """Yield the answers to a batch of content types and bodies, a list for each pass through the network.
 
     Images of the size of the study pass together; one at a time is larger.
@@ -52,7 +52,7 @@ def answers(segmenter: Segmenter, batch: Sequence[tuple[str, bytes]]) -> Iterato
         try:
             item = _read(segmenter, place, *request)
         except UserError as error:
-            yield [Answer(place, _BAD_REQUEST, str(error))]
+            yield [Answered(place, _BAD_REQUEST, str(error))]
             continue
         if item.image.is_alone:
             # It is decoded again when it is its turn: all of a batch would fill the memory.
@@ -70,7 +70,7 @@ def _read(segmenter: Segmenter, place: int, content_type: str, body: bytes) -> _
     return _Item(place, content, segmenter.fit(_NAME, decode(_NAME, content)))
 
 
-def _passed(segmenter: Segmenter, items: Sequence[_Item]) -> Iterator[list[Answer]]:
+def _passed(segmenter: Segmenter, items: Sequence[_Item]) -> Iterator[list[Answered]]:
     """Yield the masks of images that pass together; where that fails, each is tried alone.
 
     What else than a UserError an image alone raises ends a replica on a GPU: CUDA may be unusable after it.
@@ -82,17 +82,19 @@ def _passed(segmenter: Segmenter, items: Sequence[_Item]) -> Iterator[list[Answe
             for item in items:
                 yield from _passed(segmenter, [item])
         elif isinstance(error, UserError):
-            yield [Answer(items[0].place, _BAD_REQUEST, str(error))]
+            yield [Answered(items[0].place, _BAD_REQUEST, str(error))]
         elif segmenter.device.type == "cuda":
             raise
         else:
             traceback.print_exc()
             yield [
-                Answer(items[0].place, _FAILED, "image: no mask could be made; the server's output says why")
+                Answered(
+                    items[0].place, _FAILED, "image: no mask could be made; the server's output says why"
+                )
             ]
         return
     yield [
-        Answer(place, _OK, packed_mask(image.at_own_size(region), segmenter.origin(content, b""), []))
+        Answered(place, _OK, packed_mask(image.at_own_size(region), segmenter.origin(content, b""), []))
         for (place, content, image), (region, _) in zip(items, regions, strict=True)
     ]
 
@@ -114,7 +116,7 @@ def image_of(content_type: str, body: bytes) -> bytes:
     raise UserError("image: the form has no field of this name; send it as curl -F image=@FILE does")
 
 
-def own_device(wanted: str | None, number: int, replicas: int) -> torch.device:
+def _device_of(wanted: str | None, number: int, replicas: int) -> torch.device:
     """Return the device of one of these replicas: GPUs in turn, or its share of the cores, which it keeps.
 
     Raises UserError where a GPU is wanted and there is none.
@@ -155,7 +157,7 @@ def main() -> None:
     # Whoever reads may have ended.
     with suppress(EOFError, BrokenPipeError, pickle.UnpicklingError):
         try:
-            device = own_device(chosen.device, chosen.number, chosen.replicas)
+            device = _device_of(chosen.device, chosen.number, chosen.replicas)
             segmenter = open_segmenter(chosen.run, device, any_depth=chosen.any_depth, resize=chosen.resize)
         except UserError as error:
             send(error)

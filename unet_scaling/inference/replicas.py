@@ -24,7 +24,7 @@ _FAILED = 500
 LENGTH_BYTES = 8
 
 
-class Answer(NamedTuple):
+class Answered(NamedTuple):
     """What became of the request at this place of a batch: a PNG with status 200, or one sentence."""
 
     place: int

@@ -13,7 +13,6 @@ from unet_scaling.base.command_line import CommandLine
 from unet_scaling.base.errors import optional_part
 from unet_scaling.base.validation import positive
 from unet_scaling.group.gpus import gpu_count
-from unet_scaling.subcommands import version
 
 _LAST_PORT = 65535
 # With fewer the 99th percentile has no upper end.
@@ -70,7 +69,6 @@ def main() -> None:
         queue=arguments.queue,
         token_file=arguments.token_file,
         access_log=arguments.access_log,
-        version=version(),
     )
 
 

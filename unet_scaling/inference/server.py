@@ -24,7 +24,7 @@ from unet_scaling.base.errors import UserError, or_user_error
 from unet_scaling.base.files import read_given
 from unet_scaling.inference.connections import LimitedProtocol
 from unet_scaling.inference.masks import trained_network
-from unet_scaling.inference.operations import HEALTH, METRICS_TYPE, Watched, openapi
+from unet_scaling.inference.operations import HEALTH, METRICS_TYPE, Watched
 from unet_scaling.inference.replicas import Replicas
 
 LARGEST_BODY = 64 * 2**20
@@ -39,13 +39,7 @@ _TIMED_OUT = 408
 _TOO_LARGE = 413
 _TOO_MANY = 429
 _UNAVAILABLE = 503
-_REFUSALS = {
-    _BAD_REQUEST: "no image, or none that the network takes",
-    _TIMED_OUT: "the image did not arrive in time",
-    _TOO_LARGE: f"the image has more than {LARGEST_BODY} bytes",
-    _TOO_MANY: "as many requests as may be are being answered",
-    500: "the image has no mask by a fault of the server",
-}
+_OPENAPI = Path(__file__).with_name("openapi.json")
 
 
 @dataclass
@@ -56,7 +50,6 @@ class Service:
     replicas: Replicas
     queue: int
     address: str
-    version: str
     token: bytes | None
     server: uvicorn.Server | None = None
     failure: BaseException | None = None
@@ -132,8 +125,8 @@ class Service:
         text = self._watched.metrics(replicas.batch_sizes, gauges, replicas.deaths)
         return Response(text, media_type=METRICS_TYPE)
 
-    async def description(self, _: Request) -> JSONResponse:
-        return JSONResponse(openapi(self.version, _REFUSALS, has_token=self.token is not None))
+    async def description(self, _: Request) -> Response:
+        return Response(_OPENAPI.read_bytes(), media_type="application/json")
 
     async def answer(self, request: Request) -> Response:
         """Return the PNG of the mask; a mistake becomes a 4xx status with one sentence as JSON."""
@@ -201,7 +194,6 @@ def serve(
     queue: int,
     token_file: Path | None,
     access_log: Path | None,
-    version: str,
 ) -> None:
     """Serve the network of a run until SIGTERM or Ctrl-C; what was accepted by then is answered.
 
@@ -216,7 +208,7 @@ def serve(
     address = f"http://{shown}:{listener.getsockname()[1]}"
     command = [sys.executable, "-m", "unet_scaling.inference.replica", str(run), *options]
     kept = Replicas(command, replicas, batch, wait_ms / 1e3)
-    service = Service(run, kept, queue, address, version, token)
+    service = Service(run, kept, queue, address, token)
     config = uvicorn.Config(
         service.application(access_log), loop="asyncio", http=LimitedProtocol, ws="none",
         log_level="warning", access_log=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
