@@ -41,6 +41,7 @@ from unet_scaling.inference.masks import files_to_segment
 from unet_scaling.inference.replicas import Replicas
 from unet_scaling.inference.segment import open_segmenter, segment
 from unet_scaling.inference.server import LARGEST_BODY, SHUTDOWN_SECONDS
+from unet_scaling.study.config import PROJECT
 
 needs_curl = pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
 
@@ -395,6 +396,29 @@ def test_a_client_sees_that_its_image_is_too_large(words: list[str], address: st
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
     connection.request("POST", "/", large.read_bytes())
     assert connection.getresponse().status == 413
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--token-file", "missing"], "--token-file missing cannot be read"),
+        (["--token-file", "empty"], "--token-file empty holds no single word"),
+        (["--access-log", "."], "--access-log . cannot be written"),
+        (["--device", "cuda", "--replicas", "1"], "--device cuda: torch sees no GPU here"),
+    ],
+)
+def test_options_that_cannot_be_kept_are_named(
+    words: list[str], said: str, run: TrainedRun, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").touch()
+    command = [sys.executable, "-m", "unet_scaling", "serve", str(run.folder), "--port", "0", *words]
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "CUDA_VISIBLE_DEVICES": ""}
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"error: {said}")
+    assert ended.stderr.count("\n") == 1
 
 
 # Speaks as a replica does: each batch takes a moment, is noted, and one of "deadly" is its last.
