@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -399,16 +399,17 @@ def test_a_client_sees_that_its_image_is_too_large(words: list[str], address: st
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    "words",
     [
-        (["--token-file", "missing"], "--token-file missing cannot be read"),
-        (["--token-file", "empty"], "--token-file empty holds no single word"),
-        (["--access-log", "."], "--access-log . cannot be written"),
-        (["--device", "cuda", "--replicas", "1"], "--device cuda: torch sees no GPU here"),
+        ["--token-file", "missing"],
+        ["--token-file", "empty"],
+        ["--access-log", "."],
+        ["--device", "cuda", "--replicas", "1"],
     ],
+    ids=" ".join,
 )
 def test_options_that_cannot_be_kept_are_named(
-    words: list[str], said: str, run: TrainedRun, tmp_path: Path
+    words: list[str], run: TrainedRun, tmp_path: Path, told: Callable[..., None]
 ) -> None:
     (tmp_path / "empty").touch()
     command = [sys.executable, "-m", "unet_scaling", "serve", str(run.folder), "--port", "0", *words]
@@ -417,8 +418,7 @@ def test_options_that_cannot_be_kept_are_named(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=60
     )
     assert ended.returncode == 2
-    assert ended.stderr.startswith(f"error: {said}")
-    assert ended.stderr.count("\n") == 1
+    told(ended.stderr)
 
 
 # Speaks as a replica does: each batch takes a moment, is noted, and one of "deadly" is its last.
@@ -520,7 +520,11 @@ def test_batch_and_wait_are_searched_for_a_goal_and_the_advice_is_held_against_a
     monkeypatch.setattr(load, "_WAIT_SHARES", (1 / 400,))
     monkeypatch.setattr(load, "SECONDS", 3.0)
     monkeypatch.setattr(load, "_STEP", 3.0)
-    table = load.measure_latency(run.folder, images, tmp_path / "out", [], goal_ms=2000, requests=400)
+    # From the rate that is asked for, however busy the machine was before.
+    monkeypatch.setattr(load, "_LOWEST_SHARE", 1e3)
+    table = load.measure_latency(
+        run.folder, images, tmp_path / "out", [], goal_ms=2000, rate=20, requests=400
+    )
     said = capsys.readouterr().out
     rows = list(csv.DictReader(table.open()))
     fresh = rows[-1]
