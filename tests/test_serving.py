@@ -518,6 +518,8 @@ def test_batch_and_wait_are_searched_for_a_goal_and_the_advice_is_held_against_a
     # One by one, and the sizes after it that hold no more: fewer servers.
     monkeypatch.setattr(load, "_LARGEST_BATCH", 2)
     monkeypatch.setattr(load, "_WAIT_SHARES", (1 / 400,))
+    # Threads that wait for each other take very long where others use the cores.
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(load, "SECONDS", 3.0)
     monkeypatch.setattr(load, "_STEP", 3.0)
     # From the rate that is asked for, however busy the machine was before.
