@@ -26,7 +26,7 @@ class _LingeringTransport:
     Were it closed at once, the system would reset the connection, and the client might not see its answer.
     """
 
-    def __init__(self, transport: asyncio.Transport, protocol: H11Protocol) -> None:
+    def __init__(self, transport: asyncio.Transport, protocol: "LimitedProtocol") -> None:
         self._transport = transport
         self._protocol = protocol
         self.is_lingering = False
@@ -39,7 +39,7 @@ class _LingeringTransport:
 
     def close(self) -> None:
         arrives = self._protocol.conn.their_state in (h11.SEND_BODY, h11.ERROR)
-        if not arrives or self.is_closing():
+        if not arrives or self.is_closing() or self._protocol.is_ending:
             self._transport.close()
             return
         self.is_lingering = True
@@ -58,6 +58,8 @@ class LimitedProtocol(H11Protocol):
 
     most: ClassVar[int] = most_connections()
     _idle: ClassVar[dict["LimitedProtocol", asyncio.TimerHandle]] = {}
+    # The server ends.
+    is_ending = False
     _dropped_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -89,6 +91,7 @@ class LimitedProtocol(H11Protocol):
         super().on_response_complete()
 
     def shutdown(self) -> None:
+        self.is_ending = True
         if self in self._idle:
             self._close()
         else:
