@@ -4,7 +4,9 @@ A request that a dead replica has not answered is given to another one, alone: w
 """
 
 import asyncio
+import os
 import pickle
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
@@ -87,8 +89,10 @@ class Replicas:
                 await asyncio.wait((feeding, ending), return_when=asyncio.FIRST_COMPLETED)
             finally:
                 feeding.cancel()
-                with suppress(ProcessLookupError):
-                    process.kill()
+                if not ending.done():
+                    # Process.kill may take the exit code from whoever waits for it.
+                    with suppress(ProcessLookupError):
+                        os.kill(process.pid, signal.SIGKILL)
                 code = await ending
                 (error,) = await asyncio.gather(feeding, return_exceptions=True)
             was_ready = process.pid in self.alive
