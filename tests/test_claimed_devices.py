@@ -3,11 +3,10 @@
 What tests/claimed.py cannot see, kernels and the C++ of NCCL, is for tests/test_gpu.py.
 """
 
-import http.client
 import io
 import json
 import os
-import re
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -26,6 +25,7 @@ from tests.trained import over_gloo, plain_config
 from unet_scaling.base.errors import error_file_name
 from unet_scaling.data.folder import find_pairs
 from unet_scaling.format.record import RECORD_NAME, Record, read_record
+from unet_scaling.inference.replicas import LENGTH_BYTES, packed
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
 from unet_scaling.study.options import SaliencyOptions
 
@@ -39,7 +39,6 @@ AUGMENTED: dict[str, Any] = {
     "augment_flips": True, "augment_crop": 0.75, "augment_brightness": 0.1, "augment_contrast": 0.1,
 }  # fmt: skip
 STALLED_TIMEOUT_SECONDS = 5
-ADDRESS = re.compile(r"http://(\S+):")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -218,26 +217,33 @@ def test_a_stopped_run_resumes_and_is_explained(runs: ClaimedRuns) -> None:
     assert record.saliency is not None
 
 
-def test_masks_server_and_profile_use_the_gpu(runs: ClaimedRuns, data: Path, tmp_path: Path) -> None:
+def test_masks_replicas_and_profile_use_the_gpu(runs: ClaimedRuns, data: Path, tmp_path: Path) -> None:
+    """The replica of a server is the last but one of nine, and has the last but one of eight GPUs."""
     run = runs.record("native-plain") and runs.folder / "native-plain"
     study = tiny_study(tmp_path, data, workers=[1], epochs=1)
     code = PROJECT / "unet_scaling"
+    claimed = [sys.executable, CLAIMED, str(tmp_path)]
     words: list[object] = [code / "inference/segment.py", run, data, tmp_path / "masks", "--"]
-    words += [code / "profile/__main__.py", "--samples", 4, "--seconds", 1, study, "--"]
-    words += [code / "__main__.py", "serve", "--port", 0, run]
-    command = [sys.executable, CLAIMED, str(tmp_path), *map(str, words)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        address = next(found[1] for line in server.stdout if (found := ADDRESS.search(line)))
-        pair = find_pairs(data)[0][0]
-        connection = http.client.HTTPConnection(address, timeout=60)
-        connection.request("POST", "/", (data / "images" / pair.image).read_bytes())
-        answer = connection.getresponse().read()
-        server.terminate()
-    served, written = (Image.open(each) for each in (io.BytesIO(answer), tmp_path / "masks" / pair.image))
+    words += [code / "profile/__main__.py", "--samples", 4, "--seconds", 1, study]
+    subprocess.run([*claimed, *map(str, words)], check=True, timeout=120)
+    pair = find_pairs(data)[0][0]
+    replica = [*claimed, str(code / "inference/replica.py"), "--device", "cuda", str(run), "7", "9"]
+    batch = packed([("", (data / "images" / pair.image).read_bytes())])
+    said = subprocess.run(replica, input=batch, stdout=subprocess.PIPE, check=True, timeout=120).stdout
+    facts, [(place, status, mask)] = messages(said)
+    assert (facts["device"], place, status) == ("cuda", 0, 200)
+    served, written = (Image.open(each) for each in (io.BytesIO(mask), tmp_path / "masks" / pair.image))
     assert served.tobytes() == written.tobytes()
     reports = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
     assert [(report["mixed"], report["races"]) for report in reports] == [({}, {})] * 3
+
+
+def messages(said: bytes) -> Iterator[Any]:
+    """Yield what a replica sent."""
+    while said:
+        end = LENGTH_BYTES + int.from_bytes(said[:LENGTH_BYTES])
+        yield pickle.loads(said[LENGTH_BYTES:end])
+        said = said[end:]
 
 
 @pytest.mark.parametrize("name", ["native-stalled", "horovod-stalled"])
