@@ -121,8 +121,11 @@ def _try(step: Step, batch: int, device: torch.device) -> StepTrial | None:
     try:
         step.take([_batch(step.task, batch, device)], NO_CLOCK)
         wait_for_device(device)
-    except torch.OutOfMemoryError:
-        return None
+    except RuntimeError as error:
+        # On a CPU torch has no class for it.
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            return None
+        raise
     is_on_gpu = device.type == "cuda"
     peak = torch.cuda.max_memory_allocated(device) if is_on_gpu else peak_memory_bytes()
     return StepTrial(batch=batch, peak_bytes=peak, seconds=time.perf_counter() - begin)
