@@ -261,6 +261,11 @@ def test_workers_that_share_cores_share_the_memory(tmp_path: Path) -> None:
     assert [memory_share(each) for each in both] == [1 / cores, 1 / (4 * cores)]
 
 
+def test_emulated_workers_have_no_step_to_measure(tmp_path: Path) -> None:
+    emulated = make_point(tmp_path, compute="profile.toml", epochs=2)
+    assert "emulated workers take no step; remove [emulation]" in refused_memory(emulated)
+
+
 def test_check_of_memory_needs_a_study(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["check", "--memory"])
     with pytest.raises(UserError, match=r"--memory: name a study, as in .* check STUDY.toml --memory"):

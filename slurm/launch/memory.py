@@ -19,6 +19,8 @@ def describe_memory(configs: Sequence[RunConfig]) -> Iterator[str]:
     Of steps that differ in the batch alone, the largest is told. Raises UserError where not one sample fits.
     """
     required_module("unet_scaling.profile", "--memory")
+    if any(config.is_emulated for config in configs):
+        raise UserError("--memory: emulated workers take no step; remove [emulation] from the study")
     largest = {_kind(config): config for config in sorted(configs, key=_batch)}
     for config in largest.values():
         yield from _measured(config, memory_share(config))
