@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from slurm.commands import check
+from slurm.launch.memory import describe_memory, memory_share
 from tests.data_folders import make_folder, refused
 from tests.noted_images import NotedImages
 from tests.studies import make_point, tiny_study
@@ -226,6 +228,48 @@ def test_the_largest_batch_that_is_foretold_fits_and_twice_as_many_do_not(tmp_pa
             input=config.model_dump_json(), capture_output=True, text=True, check=True,
         )  # fmt: skip
         assert (int(done.stdout) <= found.room_bytes) == fits
+
+
+def refused_memory(config: RunConfig) -> str:
+    with pytest.raises(UserError) as caught:
+        list(describe_memory([config]))
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_one_image_that_no_memory_holds_is_refused_in_a_line(tmp_path: Path) -> None:
+    """Also where the kernel ends the process that tries it."""
+    huge = make_point(tmp_path, image_height=8192, image_width=8192, width=512, depth=1)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.MonkeyPatch.context() as patch:
+        resource.setrlimit(resource.RLIMIT_AS, (3 * 10**10, limits[1]))
+        try:
+            assert refused_memory(huge).startswith("--memory: one image does not fit the ")
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, limits)
+        killed = tmp_path / "python"
+        killed.write_text("#!/bin/sh\nkill -KILL $$\n")
+        killed.chmod(0o755)
+        patch.setattr(sys, "executable", str(killed))
+        assert "SIGKILL" in refused_memory(huge)
+
+
+def test_workers_that_share_cores_share_the_memory(tmp_path: Path) -> None:
+    """Without training.shared_devices, no more workers are on a machine than it has cores."""
+    cores = len(os.sched_getaffinity(0))
+    both = [make_point(tmp_path, workers=4 * cores, shared_devices=shared) for shared in (False, True)]
+    assert [memory_share(each) for each in both] == [1 / cores, 1 / (4 * cores)]
+
+
+def test_emulated_workers_have_no_step_to_measure(tmp_path: Path) -> None:
+    emulated = make_point(tmp_path, compute="profile.toml", epochs=2)
+    assert "emulated workers take no step; remove [emulation]" in refused_memory(emulated)
+
+
+def test_check_of_memory_needs_a_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["check", "--memory"])
+    with pytest.raises(UserError, match=r"--memory: name a study, as in .* check STUDY.toml --memory"):
+        check.main()
 
 
 def test_check_says_what_a_step_needs_and_whether_its_batch_fits(

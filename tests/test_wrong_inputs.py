@@ -150,6 +150,7 @@ EDITS: dict[tuple[str, str], list[tuple[str, str, str]]] = {
         ("workers = 2", "workers: found 2; write [2]", "workers = [2]"),
         ('workers = ["1", 2]', "workers[0]: found '1'; write 1;", ""),
         ('workers = "1,2"', "found '1,2'; write [1, 2];", ""),
+        ('workers = ","', "workers: found ','; allowed: a list of integers", ""),
     ],
     ("study.toml", "repeats = 1"): [
         ("repeats = 0", "repeats: found 0; allowed: a number such as 5", "repeats = 5"),
@@ -307,6 +308,12 @@ def test_a_wrong_command_is_called_as_it_is_said(
 ) -> None:
     called.refuses(wrong.replace(";", r"\;"), said)
     called.accepts(cured)
+
+
+def test_a_folder_of_others_configurations_is_no_study(ground: Path, called: Called) -> None:
+    (ground / "models" / "first").mkdir(parents=True)
+    (ground / "models" / "first" / "config.json").write_text("{}")
+    called.refuses("run models", "models is a folder; name a TOML file in it: none")
 
 
 def grey(height: int = 32, width: int = 32, value: float = 90, dtype: type = np.uint8) -> Array:

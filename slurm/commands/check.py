@@ -38,6 +38,8 @@ examples
 
 def main() -> int:
     arguments = command_line().parse_args()
+    if arguments.memory and not arguments.study:
+        raise UserError(f"--memory: name a study, as in {called('check', 'STUDY.toml', '--memory')}")
     on_gpus = check_study(arguments) if arguments.study else False
     if on_gpus is None or (arguments.study and arguments.only_files):
         return EXIT_OK

@@ -1,6 +1,7 @@
 """Say what memory a training step of a study takes on this machine, and which batch fits it."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,13 +19,19 @@ def describe_memory(configs: Sequence[RunConfig]) -> Iterator[str]:
     Of steps that differ in the batch alone, the largest is told. Raises UserError where not one sample fits.
     """
     required_module("unet_scaling.profile", "--memory")
+    if any(config.is_emulated for config in configs):
+        raise UserError("--memory: emulated workers take no step; remove [emulation] from the study")
     largest = {_kind(config): config for config in sorted(configs, key=_batch)}
-    cores = len(os.sched_getaffinity(0))
     for config in largest.values():
-        workers = min(config.workers, cores)
-        # A GPU is one worker's own, the memory of a machine is all workers'.
-        share = 1.0 if visible_gpus(1).names else 1 / workers
-        yield from _measured(config, share)
+        yield from _measured(config, memory_share(config))
+
+
+def memory_share(config: RunConfig) -> float:
+    """Return a worker's part of the memory here: a GPU is its own, that of a machine is all workers'."""
+    if visible_gpus(1).names:
+        return 1.0
+    shares = config.training.shared_devices
+    return 1 / (config.workers if shares else min(config.workers, len(os.sched_getaffinity(0))))
 
 
 def _batch(config: RunConfig) -> tuple[int, int]:
@@ -44,6 +51,10 @@ def _measured(config: RunConfig, share: float) -> Iterator[str]:
         command, cwd=PROJECT, env=KEEP_MEMORY | os.environ, input=config.model_dump_json(),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
+    if done.returncode < 0:
+        name = signal.Signals(-done.returncode).name
+        cure = "end other programs, or give this one more memory"
+        raise UserError(f"--memory: a step was ended by {name}, as where memory runs out; {cure}")
     if done.returncode:
         raise UserError(f"--memory: {done.stderr.strip().rpartition('error: ')[2]}", done.returncode)
     found = StepMemory.model_validate_json(done.stdout)

