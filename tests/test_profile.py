@@ -7,6 +7,8 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +42,7 @@ from unet_scaling.profile.measure import (
     time_stages,
     time_steps,
 )
+from unet_scaling.profile.step_memory import GROUPS
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.study_file import read_study
 
@@ -228,6 +231,33 @@ def test_the_largest_batch_that_is_foretold_fits_and_twice_as_many_do_not(tmp_pa
             input=config.model_dump_json(), capture_output=True, text=True, check=True,
         )  # fmt: skip
         assert (int(done.stdout) <= found.room_bytes) == fits
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group of 1 GB, of version 1 or 2; only root may make one."""
+    for root, name in ((GROUPS / "memory", "memory.limit_in_bytes"), (GROUPS, "memory.max")):
+        group = root / f"step_memory_{os.getpid()}"
+        with suppress(OSError):
+            group.mkdir()
+            try:
+                (group / name).write_text(str(10**9))
+                yield group
+                return
+            finally:
+                group.rmdir()
+    pytest.skip("no control group for memory can be made here")
+
+
+def test_a_step_may_take_what_the_control_group_of_a_job_leaves(tmp_path: Path, small_group: Path) -> None:
+    config = make_point(tmp_path, image_height=64, image_width=64, width=8, depth=4)
+    enter = f'echo $$ >{small_group}/cgroup.procs; exec "$@"'
+    command = [sys.executable, "-m", "unet_scaling.profile.step_memory", "0.9"]
+    done = subprocess.run(
+        ["bash", "-c", enter, "enter", *command], cwd=PROJECT, input=config.model_dump_json(),
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert StepMemory.model_validate_json(done.stdout).room_bytes == pytest.approx(0.9 * 0.9e9, rel=0.001)
 
 
 def refused_memory(config: RunConfig) -> str:

@@ -7,7 +7,8 @@ SHARE is the part of the device that the worker may take, such as 0.5 of a machi
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,12 @@ from unet_scaling.training import Step, build_model, build_optimizer, load_task
 FUSION_BUFFER_BYTES = 2**27
 # Larger batches are foretold by a line through the peaks of those that were tried.
 TRIAL_SECONDS = 8
-# Where a foretold batch does not fit a GPU, one smaller by this factor is tried.
-SMALLER = 0.97
+# The rest is for what these steps do not show: buffers of NCCL, evaluation, other programs.
+USED_SHARE = 0.9
+# Of the largest batch of a GPU, the part to which it is found.
+BATCH_PRECISION = 1 / 32
+# Where control groups are mounted: version 2, and the memory controller of version 1.
+GROUPS = Path("/sys/fs/cgroup")
 
 
 def measure_step_memory(config: RunConfig, share: float) -> StepMemory:
@@ -40,7 +45,7 @@ def measure_step_memory(config: RunConfig, share: float) -> StepMemory:
     Raises UserError where not even one sample fits.
     """
     device = default_device()
-    room = int(share * _free_bytes(device))
+    room = int(USED_SHARE * share * _free_bytes(device))
     training = config.training.model_copy(update={"accumulate": 1, "plays": None, "initial_weights": None})
     config = config.model_copy(update={"workers": 1, "training": training})
     task = load_task(config)
@@ -52,6 +57,8 @@ def measure_step_memory(config: RunConfig, share: float) -> StepMemory:
     kept = KeptBytes(model)
     with torch.autograd.graph.saved_tensors_hooks(kept.keep, lambda tensor: tensor):
         first = _try(step, 1, device)
+    # Once more: only now the optimizer has its state.
+    first = first and _try(step, 1, device)
     if first is None or first.peak_bytes > room:
         raise UserError(f"one {config.sample} does not fit the {room / 1e9:.2f} GB of {device_name(device)}")
     trials = [first]
@@ -63,11 +70,9 @@ def measure_step_memory(config: RunConfig, share: float) -> StepMemory:
         trials.append(tried)
     largest = _foretold(trials, kept.bytes, room)
     # On a CPU the system would end this process, or others, instead of refusing.
-    while device.type == "cuda" and largest > trials[-1].batch:
-        if tried := _try(step, largest, device):
-            trials.append(tried)
-        else:
-            largest = int(SMALLER * largest)
+    if device.type == "cuda" and largest > trials[-1].batch:
+        trials += _bisected(step, trials[-1].batch, largest, device)
+        largest = trials[-1].batch
     state = [value for each in step.optimizer.state.values() for value in each.values()]
     return StepMemory(
         device=device_name(device),
@@ -112,7 +117,38 @@ def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    return int(lines["MemAvailable"].split()[0]) * KIBIBYTE + peak_memory_bytes()
+    free = int(lines["MemAvailable"].split()[0]) * KIBIBYTE + peak_memory_bytes()
+    return min([free, *_limits_of_groups()])
+
+
+def _limits_of_groups() -> Iterator[int]:
+    """Yield the limits of the control groups that this process is in, such as that of a Slurm job."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        root, name = (GROUPS / "memory", "memory.limit_in_bytes") if controllers else (GROUPS, "memory.max")
+        group = root / path.lstrip("/")
+        for folder in (group, *group.parents):
+            # "max", or a group that a container does not see.
+            with suppress(OSError, ValueError):
+                yield int((folder / name).read_text())
+
+
+def _bisected(step: Step, fitting: int, foretold: int, device: torch.device) -> list[StepTrial]:
+    """Return the trials that fitted: of the foretold batch, or else of those between it and a smaller one."""
+    tried = _try(step, foretold, device)
+    if tried:
+        return [tried]
+    found = []
+    while foretold - fitting > max(1, BATCH_PRECISION * fitting):
+        middle = (fitting + foretold) // 2
+        if tried := _try(step, middle, device):
+            found.append(tried)
+            fitting = middle
+        else:
+            foretold = middle
+    return found
 
 
 def _try(step: Step, batch: int, device: torch.device) -> StepTrial | None:
@@ -158,7 +194,10 @@ def _foretold(trials: Sequence[StepTrial], activation_bytes: int, room: int) -> 
 
 def main() -> None:
     config = RunConfig.model_validate_json(sys.stdin.read())
-    print(measure_step_memory(config, float(sys.argv[1])).model_dump_json())
+    try:
+        print(measure_step_memory(config, float(sys.argv[1])).model_dump_json())
+    except torch.OutOfMemoryError as error:
+        raise UserError(f"the model alone does not fit the GPU: {str(error).splitlines()[0]}") from None
 
 
 if __name__ == "__main__":
