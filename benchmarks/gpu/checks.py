@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,9 @@ def resume(setting: Setting, study: Path) -> Iterator[str]:
         "--logs", str(setting.work.parent / "logs"),
     ]  # fmt: skip
     path = setting.work.parent / "logs" / study.name / "pytorch_native-w01-r1" / RECORD_NAME
-    with subprocess.Popen(command) as running:
+    # A shell's job in the background ignores Ctrl-C, and so would what it starts.
+    heeding = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, preexec_fn=heeding) as running:
         deadline = time.monotonic() + LONGEST_UNTIL_STOP_SECONDS
         while running.poll() is None and time.monotonic() < deadline:
             if path.exists() and len(read_record(path).epochs) >= 2:
