@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -154,6 +155,13 @@ def test_the_most_memory_that_was_ever_held_is_kept() -> None:
     )
     assert before <= during <= after < 2**40
     assert held <= during
+
+
+def test_what_the_launcher_held_is_no_memory_of_a_worker() -> None:
+    ballast = b"x" * 10**9
+    program = "from unet_scaling.measure.counters import peak_memory_bytes; print(peak_memory_bytes())"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert int(told) < len(ballast) / 2
 
 
 UUID = "0b9d"
