@@ -45,7 +45,7 @@ def run_study(checkout: Path, config: RunConfig, folder: Path) -> list[float]:
     tables = {
         "data": changed,
         "training": config.training.model_dump(exclude_defaults=True),
-        "model": config.model.model_dump(),
+        "model": config.model.model_dump(exclude_defaults=True),
     }
     lines = [STUDY]
     for table, values in tables.items():
