@@ -41,6 +41,7 @@ from unet_scaling.data.folder import write_manifest
 from unet_scaling.data.synthetic import make
 from unet_scaling.group.group import single_worker
 from unet_scaling.group.identity import KEEP_MEMORY
+from unet_scaling.measure.counters import peak_memory_bytes
 from unet_scaling.measure.epoch_meter import NO_CLOCK
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.training import Step, build_model, build_optimizer, load_task
@@ -125,9 +126,7 @@ def serve_arm(kind: str, config: RunConfig) -> None:
             "seconds": time.perf_counter() - begun,
             "processor_seconds": time.process_time() - processor,
         }
-        # The most memory that this process ever held (Linux).
-        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        measured["peak_memory_bytes"] = 1024 * float(status["VmHWM"].split()[0])
+        measured["peak_memory_bytes"] = float(peak_memory_bytes())
         print(json.dumps(measured), flush=True)
 
 

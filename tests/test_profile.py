@@ -213,8 +213,8 @@ ONE_STEP = """import sys
 from unet_scaling.profile import step_memory
 config = step_memory.RunConfig.model_validate_json(sys.stdin.read())
 step_memory.TRIAL_SECONDS = 0
-first = step_memory._try
-step_memory._try = lambda step, _, device: first(step, int(sys.argv[1]), device)
+first = step_memory.Trials.take
+step_memory.Trials.take = lambda trials, _: first(trials, int(sys.argv[1]))
 print(step_memory.measure_step_memory(config, 1.0).trials[0].peak_bytes)"""
 
 

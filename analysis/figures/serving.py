@@ -18,8 +18,8 @@ _MARKERS = "osD^vPX<>"
 def draw_latencies(table: Path) -> Path:
     """Draw median, 99th percentile and their intervals of each setting beside the table; return the SVG.
 
-    A latency without end, where more requests were refused than it leaves out, is not drawn; the fresh run of
-    the advice is a star.
+    A percentile that refused requests reach is infinite, and is not drawn; the fresh run of the advice is a
+    star.
     """
     loads = pd.read_csv(table).replace(np.inf, np.nan)
     with rc_context(STYLE):

@@ -12,10 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, fields
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -44,7 +45,6 @@ SECONDS = 10.0
 # So many ask at a time: more than the server holds, so that it refuses where it falls far behind.
 CLIENTS = 256
 _IMAGES = 32
-_OK = 200
 _TABLE = "serving.csv"
 Setting = tuple[int, int]
 
@@ -86,20 +86,26 @@ class Measurement:
     options: Sequence[str]
     requests: int
     goal_ms: float
-    rate: float = 0.0
-    one_by_one: float = 0.0
+    rate: float
+    one_by_one: float
     loads: list[Load] = field(default_factory=list)
 
     def held(self, setting: Setting) -> float:
         """Return the highest rate that a setting answers within the goal; 0 for not even the lowest."""
         highest = 0.0
-        with served(self.run, "--batch", setting[0], "--wait", setting[1], *self.options) as (address, _):
+        with self._served(setting) as address:
             for rate in self._rates():
                 if not self.load(address, setting, rate).is_within(self.goal_ms):
                     break
                 highest = rate
         print(f"--batch {setting[0]} --wait {setting[1]} holds {highest:.1f} requests/s", flush=True)
         return highest
+
+    @contextmanager
+    def _served(self, setting: Setting) -> Iterator[str]:
+        """Start a new server of a setting; yield its address."""
+        with served(self.run, "--batch", setting[0], "--wait", setting[1], *self.options) as (address, _):
+            yield address
 
     def _rates(self) -> Iterator[float]:
         """Yield ever higher rates, and the one that is asked for among them."""
@@ -130,15 +136,18 @@ class Measurement:
             held[batch, 0] = self.held((batch, 0))
             vain = vain + 1 if held[batch, 0] <= most else 0
             batch *= 2
-        best = max(held, key=lambda setting: (held[setting], -self._late(setting)))
-        for size in (best[0], 2 * best[0]) if best[0] > 1 else (2,):
+        batch, _ = self._best_of(held)
+        for size in (batch, 2 * batch) if batch > 1 else (2,):
             for wait_ms in sorted({max(1, round(share * self.goal_ms)) for share in _WAIT_SHARES}):
                 most = max(held.values())
                 held[size, wait_ms] = self.held((size, wait_ms))
                 if held[size, wait_ms] < most:
                     break
-        best = max(held, key=lambda setting: (held[setting], -self._late(setting)))
+        best = self._best_of(held)
         return best, held[best]
+
+    def _best_of(self, held: Mapping[Setting, float]) -> Setting:
+        return max(held, key=lambda setting: (held[setting], -self._late(setting)))
 
     def _late(self, setting: Setting) -> float:
         """Return the 99th percentile of a setting at the rate that is asked for; infinite where unknown."""
@@ -158,7 +167,7 @@ class Measurement:
             return f"{goal}: no setting, not even at {lowest:.1f} requests/s; raise --goal or lower --rate"
         rate = min(self.rate, highest)
         print("a fresh run of the best:", flush=True)
-        with served(self.run, "--batch", setting[0], "--wait", setting[1], *self.options) as (address, _):
+        with self._served(setting) as address:
             fresh = self.load(address, setting, rate, is_fresh=True)
         says = f"{fresh.p99_ms:.0f} ms, interval {fresh.p99_low_ms:.0f} to {fresh.p99_high_ms:.0f}"
         agrees = (
@@ -191,14 +200,16 @@ def measure_latency(
     require_own_folder(output, images, _TABLE)
     with or_resumable(output):
         output.mkdir(parents=True, exist_ok=True)
-    measurement = Measurement(run, contents, output / _TABLE, options, requests, goal_ms)
     with served(run, "--batch", 1, *options) as (address, _):
-        measurement.one_by_one = saturated(address, contents, SECONDS)
-    measurement.rate = rate or measurement.one_by_one
-    print(f"batches of 1, clients that never wait: {measurement.one_by_one:.1f} images/s")
+        one_by_one = saturated(address, contents, SECONDS)
+    table = output / _TABLE
+    measurement = Measurement(
+        run, contents, table, options, requests, goal_ms, rate or one_by_one, one_by_one
+    )
+    print(f"batches of 1, clients that never wait: {one_by_one:.1f} images/s")
     print("batch  wait ms  requests/s  answered  images/s  median ms (95 % interval)  99th percentile ms")
     print(measurement.advice())
-    return measurement.table
+    return table
 
 
 @contextmanager
@@ -247,14 +258,14 @@ def saturated(address: str, contents: Sequence[bytes], seconds: float) -> float:
     # The first requests allocate memory.
     for content in contents[:3]:
         status, said = post(address, content)
-        if status != _OK:
+        if status != HTTPStatus.OK:
             raise UserError(f"an image was answered with {status}: {said.decode()}", EXIT_BAD_DATA)
     begin = time.perf_counter()
 
     def ask(first: int) -> int:
         answered = 0
         while time.perf_counter() < begin + seconds:
-            answered += post(address, contents[(first + answered) % len(contents)])[0] == _OK
+            answered += post(address, contents[(first + answered) % len(contents)])[0] == HTTPStatus.OK
         return answered
 
     with ThreadPoolExecutor(4) as clients:
@@ -273,7 +284,7 @@ def poisson(
 
     def ask(number: int, moment: float) -> float:
         status, _ = post(address, contents[number % len(contents)])
-        return time.perf_counter() - begin - moment if status == _OK else math.inf
+        return time.perf_counter() - begin - moment if status == HTTPStatus.OK else math.inf
 
     with ThreadPoolExecutor(CLIENTS) as clients:
         asked = []

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http import HTTPStatus
 from itertools import accumulate
 from typing import TextIO
 
@@ -18,9 +19,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 HEALTH = "/health"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "unet_scaling"
-_OK = 200
-_FAILED = 500
-_UNAUTHORIZED = 401
 # Seconds: from an image alone on a GPU to a large one in a queue.
 _LATENCIES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -69,7 +67,7 @@ class Watched:
             await self.application(scope, receive, send)
             return
         begin = time.perf_counter()
-        status = _FAILED
+        status = HTTPStatus.INTERNAL_SERVER_ERROR
         sent = 0
 
         async def counted(message: Message) -> None:
@@ -85,7 +83,7 @@ class Watched:
             seconds = time.perf_counter() - begin
             if scope["path"] == "/" and scope["method"] == "POST":
                 self.statuses[status] += 1
-                if status == _OK:
+                if status == HTTPStatus.OK:
                     self.seconds.add(seconds)
             if self.log:
                 self._write(scope, status=status, bytes=sent, ms=round(seconds * 1e3, 3))
@@ -134,6 +132,6 @@ class Watched:
 
 _UNKNOWN_CLIENT = JSONResponse(
     {"error": "send the server's token: Authorization: Bearer TOKEN"},
-    _UNAUTHORIZED,
+    HTTPStatus.UNAUTHORIZED,
     {"WWW-Authenticate": "Bearer", "Connection": "close"},
 )

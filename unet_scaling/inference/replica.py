@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from email import message_from_bytes
 from email.message import Message
+from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,9 +31,6 @@ from unet_scaling.inference.segment import FittedImage, Segmenter, open_segmente
 
 # Messages call an image so that has no file.
 _NAME = Path("image")
-_OK = 200
-_BAD_REQUEST = 400
-_FAILED = 500
 
 
 class _Item(NamedTuple):
@@ -52,7 +50,7 @@ def answers(segmenter: Segmenter, batch: Sequence[tuple[str, bytes]]) -> Iterato
         try:
             item = _read(segmenter, place, *request)
         except UserError as error:
-            yield [Answered(place, _BAD_REQUEST, str(error))]
+            yield [Answered(place, HTTPStatus.BAD_REQUEST, str(error))]
             continue
         if item.image.is_alone:
             # It is decoded again when it is its turn: all of a batch would fill the memory.
@@ -82,19 +80,23 @@ def _passed(segmenter: Segmenter, items: Sequence[_Item]) -> Iterator[list[Answe
             for item in items:
                 yield from _passed(segmenter, [item])
         elif isinstance(error, UserError):
-            yield [Answered(items[0].place, _BAD_REQUEST, str(error))]
+            yield [Answered(items[0].place, HTTPStatus.BAD_REQUEST, str(error))]
         elif segmenter.device.type == "cuda":
             raise
         else:
             traceback.print_exc()
             yield [
                 Answered(
-                    items[0].place, _FAILED, "image: no mask could be made; the server's output says why"
+                    items[0].place,
+                    HTTPStatus.INTERNAL_SERVER_ERROR,
+                    "image: no mask could be made; the server's output says why",
                 )
             ]
         return
     yield [
-        Answered(place, _OK, packed_mask(image.at_own_size(region), segmenter.origin(content, b""), []))
+        Answered(
+            place, HTTPStatus.OK, packed_mask(image.at_own_size(region), segmenter.origin(content, b""), [])
+        )
         for (place, content, image), (region, _) in zip(items, regions, strict=True)
     ]
 

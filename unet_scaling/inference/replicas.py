@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from unet_scaling.base.errors import EXIT_BUG, UserError
@@ -21,7 +22,6 @@ from unet_scaling.inference.operations import Histogram
 # Of a replica that has died while it loaded.
 RESTART_SECONDS = 1.0
 _MOST_DEATHS = 2
-_FAILED = 500
 # Before a message, in network byte order.
 LENGTH_BYTES = 8
 
@@ -155,7 +155,12 @@ class Replicas:
     def give_up(self) -> None:
         """Refuse all that wait: no replica will take them."""
         while self.waiting:
-            _set(self.waiting.popleft(), _FAILED, "image: no replica could be started", 0)
+            _set(
+                self.waiting.popleft(),
+                HTTPStatus.INTERNAL_SERVER_ERROR,
+                "image: no replica could be started",
+                0,
+            )
 
     def _try_again(self, batch: Sequence[Waiting]) -> None:
         """Let what a dead replica has not answered be the next; refuse what has killed two."""
@@ -163,7 +168,7 @@ class Replicas:
             waiting.deaths += 1
             if waiting.deaths >= _MOST_DEATHS:
                 text = f"image: {_MOST_DEATHS} replicas ended while they made its mask; it is not tried again"
-                _set(waiting, _FAILED, text, 0)
+                _set(waiting, HTTPStatus.INTERNAL_SERVER_ERROR, text, 0)
             elif not waiting.answer.done():
                 self.waiting.appendleft(waiting)
         self._arrived.set()

@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 
 import uvicorn
@@ -33,12 +34,6 @@ BODY_SECONDS = 30.0
 PATIENT_SECONDS = 1.0
 # A client that does not take its answer does not keep the server from ending.
 SHUTDOWN_SECONDS = 60
-_OK = 200
-_BAD_REQUEST = 400
-_TIMED_OUT = 408
-_TOO_LARGE = 413
-_TOO_MANY = 429
-_UNAVAILABLE = 503
 _OPENAPI = Path(__file__).with_name("openapi.json")
 
 
@@ -117,7 +112,9 @@ class Service:
     async def health(self, _: Request) -> JSONResponse:
         ready = len(self.replicas.alive)
         status = "ready" if ready else "no replica is alive" if self.replicas.facts else "loading"
-        return JSONResponse({"status": status, "replicas": ready}, _OK if ready else _UNAVAILABLE)
+        return JSONResponse(
+            {"status": status, "replicas": ready}, HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
+        )
 
     async def metrics(self, _: Request) -> Response:
         replicas = self.replicas
@@ -132,12 +129,14 @@ class Service:
         """Return the PNG of the mask; a mistake becomes a 4xx status with one sentence as JSON."""
         if self._held >= self.queue and not self._make_room():
             text = f"{self.queue} requests are being answered (--queue); try again later"
-            return self._refusal(_TOO_MANY, text, {"Retry-After": "1"})
+            return self._refusal(HTTPStatus.TOO_MANY_REQUESTS, text, {"Retry-After": "1"})
         self._held += 1
         try:
             body = await self._body(request)
             if body is None:
-                return self._refusal(_TOO_LARGE, f"image: has more than {LARGEST_BODY} bytes")
+                return self._refusal(
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"image: has more than {LARGEST_BODY} bytes"
+                )
             kind = request.headers.get("content-type", "")
             status, content, request.state.batch = await self.replicas.answer(kind, body)
             if isinstance(content, str):
@@ -145,9 +144,9 @@ class Service:
             return Response(content, media_type="image/png")
         except TimeoutError:
             limits = f"{BODY_SECONDS:g} s, {PATIENT_SECONDS:g} s where the queue is full"
-            return self._refusal(_TIMED_OUT, f"image: did not arrive in time ({limits})")
+            return self._refusal(HTTPStatus.REQUEST_TIMEOUT, f"image: did not arrive in time ({limits})")
         except ClientDisconnect:
-            return self._refusal(_BAD_REQUEST, "image: did not arrive whole")
+            return self._refusal(HTTPStatus.BAD_REQUEST, "image: did not arrive whole")
         finally:
             self._held -= 1
 

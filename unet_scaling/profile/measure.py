@@ -144,9 +144,7 @@ def open_subject(study: StudyConfig, samples: int) -> Iterator[Subject]:
         raise UserError(
             f"task.file: found {config.task.file}; only the images of the built-in task are profiled"
         )
-    # One plain process: nothing is accumulated, shared or read from a file.
-    config = _changed(config.model_copy(update={"workers": 1}), "model", batch_norm="local")
-    config = _changed(config, "training", initial_weights=None, accumulate=1, plays=None)
+    config = _changed(one_process(config), "model", batch_norm="local")
     manifest = read_manifest(config.data.manifest_path)
     manifest.require_unchanged(Path(config.data.folder), config.data.manifest_path)
     manifest.require_options(config.data)
@@ -164,6 +162,12 @@ def open_subject(study: StudyConfig, samples: int) -> Iterator[Subject]:
     with temporary as name:
         build_cache(sample, config.data, Path(name))
         yield Subject(config, sample, Path(name), whole_batches, tuple(_notes_on_axes(study)))
+
+
+def one_process(config: RunConfig) -> RunConfig:
+    """Return a run of one plain process: nothing is accumulated, shared or read from a file."""
+    alone = config.model_copy(update={"workers": 1})
+    return _changed(alone, "training", initial_weights=None, accumulate=1, plays=None)
 
 
 def _changed(config: RunConfig, table: str, **options: Any) -> RunConfig:  # noqa: ANN401

@@ -9,6 +9,8 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from unet_scaling.base.errors import UserError, run_program
-from unet_scaling.data.batches import ImageBatch, to_device
+from unet_scaling.data.batches import ImageBatch, RunData, to_device
 from unet_scaling.format.step_memory import StepMemory, StepTrial
 from unet_scaling.group.group import single_worker, wait_for_device
 from unet_scaling.measure.counters import KIBIBYTE, peak_memory_bytes
 from unet_scaling.measure.epoch_meter import NO_CLOCK
-from unet_scaling.profile.measure import default_device, device_name
+from unet_scaling.profile.measure import default_device, device_name, one_process
 from unet_scaling.study.config import RunConfig
-from unet_scaling.task.task import Task
 from unet_scaling.training import Step, build_model, build_optimizer, load_task
 
 # Horovod's fusion buffer, of the size that it has by default; DDP's buckets are as large as the gradients.
@@ -46,32 +47,31 @@ def measure_step_memory(config: RunConfig, share: float) -> StepMemory:
     """
     device = default_device()
     room = int(USED_SHARE * share * _free_bytes(device))
-    training = config.training.model_copy(update={"accumulate": 1, "plays": None, "initial_weights": None})
-    config = config.model_copy(update={"workers": 1, "training": training})
-    task = load_task(config)
+    task = load_task(one_process(config))
     model = build_model(task, device, nn.BatchNorm2d).train()
     step = Step(task, model, build_optimizer(task, model))
     gradients = _bytes(weight for weight in model.parameters() if weight.requires_grad)
     # Held throughout, as in a run: of the framework that takes more, so that one batch fits both.
     exchange = torch.ones(max(gradients, FUSION_BUFFER_BYTES), dtype=torch.uint8, device=device)
     kept = KeptBytes(model)
+    tries = Trials(step, device)
     with torch.autograd.graph.saved_tensors_hooks(kept.keep, lambda tensor: tensor):
-        first = _try(step, 1, device)
+        first = tries.take(1)
     # Once more: only now the optimizer has its state.
-    first = first and _try(step, 1, device)
+    first = first and tries.take(1)
     if first is None or first.peak_bytes > room:
         raise UserError(f"one {config.sample} does not fit the {room / 1e9:.2f} GB of {device_name(device)}")
     trials = [first]
     end = time.monotonic() + TRIAL_SECONDS
     while time.monotonic() < end and _foretold(trials, kept.bytes, room) >= 2 * trials[-1].batch:
-        tried = _try(step, 2 * trials[-1].batch, device)
+        tried = tries.take(2 * trials[-1].batch)
         if tried is None:
             break
         trials.append(tried)
     largest = _foretold(trials, kept.bytes, room)
     # On a CPU the system would end this process, or others, instead of refusing.
     if device.type == "cuda" and largest > trials[-1].batch:
-        trials += _bisected(step, trials[-1].batch, largest, device)
+        trials += tries.bisect(trials[-1].batch, largest)
         largest = trials[-1].batch
     state = [value for each in step.optimizer.state.values() for value in each.values()]
     return StepMemory(
@@ -135,51 +135,60 @@ def _limits_of_groups() -> Iterator[int]:
                 yield int((folder / name).read_text())
 
 
-def _bisected(step: Step, fitting: int, foretold: int, device: torch.device) -> list[StepTrial]:
-    """Return the trials that fitted: of the foretold batch, or else of those between it and a smaller one."""
-    tried = _try(step, foretold, device)
-    if tried:
-        return [tried]
-    found = []
-    while foretold - fitting > max(1, BATCH_PRECISION * fitting):
-        middle = (fitting + foretold) // 2
-        if tried := _try(step, middle, device):
-            found.append(tried)
-            fitting = middle
-        else:
-            foretold = middle
-    return found
+@dataclass(frozen=True)
+class Trials:
+    """Steps of any batch on a device; the samples of an own task are opened once."""
 
+    step: Step
+    device: torch.device
 
-def _try(step: Step, batch: int, device: torch.device) -> StepTrial | None:
-    """Take a step; None where the device has not enough memory."""
-    begin = time.perf_counter()
-    is_on_gpu = device.type == "cuda"
-    if is_on_gpu:
-        # Else the peak would be that of a larger batch, which did not fit.
-        torch.cuda.reset_peak_memory_stats(device)
-    try:
-        step.take([_batch(step.task, batch, device)], NO_CLOCK)
-        wait_for_device(device)
-    except RuntimeError as error:
-        # On a CPU torch has no class for it.
-        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-            return None
-        raise
-    peak = torch.cuda.max_memory_allocated(device) if is_on_gpu else peak_memory_bytes()
-    return StepTrial(batch=batch, peak_bytes=peak, seconds=time.perf_counter() - begin)
+    def take(self, batch: int) -> StepTrial | None:
+        """Take a step; None where the device has not enough memory."""
+        begin = time.perf_counter()
+        is_on_gpu = self.device.type == "cuda"
+        if is_on_gpu:
+            # Else the peak would be that of a larger batch, which did not fit.
+            torch.cuda.reset_peak_memory_stats(self.device)
+        try:
+            self.step.take([self._batch(batch)], NO_CLOCK)
+            wait_for_device(self.device)
+        except RuntimeError as error:
+            # On a CPU torch has no class for it.
+            if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+                return None
+            raise
+        peak = torch.cuda.max_memory_allocated(self.device) if is_on_gpu else peak_memory_bytes()
+        return StepTrial(batch=batch, peak_bytes=peak, seconds=time.perf_counter() - begin)
 
+    def bisect(self, fitting: int, foretold: int) -> list[StepTrial]:
+        """Return what fitted: the foretold batch, or else those between it and a smaller one that fits."""
+        tried = self.take(foretold)
+        if tried:
+            return [tried]
+        found = []
+        while foretold - fitting > max(1, BATCH_PRECISION * fitting):
+            middle = (fitting + foretold) // 2
+            if tried := self.take(middle):
+                found.append(tried)
+                fitting = middle
+            else:
+                foretold = middle
+        return found
 
-def _batch(task: Task, batch: int, device: torch.device) -> Any:  # noqa: ANN401, of an own task
-    """Return the first training samples of an own task, or images of chance of the built-in one."""
-    data = task.config.data
-    if task.config.has_own_task:
-        samples = task.load_data(single_worker(device))
-        return samples.plain_batch(np.resize(samples.split.train, batch))
-    shape = (batch, data.channels, data.image_height, data.image_width)
-    images = torch.randint(256, shape, dtype=torch.uint8)
-    masks = torch.randint(256, (*shape[::2], -(-data.image_width // 8)), dtype=torch.uint8)
-    return ImageBatch(*to_device(images, masks, device, task.config.training.channels_last))
+    @cached_property
+    def _samples(self) -> RunData:
+        return self.step.task.load_data(single_worker(self.device))
+
+    def _batch(self, batch: int) -> Any:  # noqa: ANN401, of an own task
+        """Return the first training samples of an own task, or images of chance of the built-in one."""
+        config = self.step.config
+        if config.has_own_task:
+            return self._samples.plain_batch(np.resize(self._samples.split.train, batch))
+        data = config.data
+        shape = (batch, data.channels, data.image_height, data.image_width)
+        images = torch.randint(256, shape, dtype=torch.uint8)
+        masks = torch.randint(256, (*shape[::2], -(-data.image_width // 8)), dtype=torch.uint8)
+        return ImageBatch(*to_device(images, masks, self.device, config.training.channels_last))
 
 
 def _foretold(trials: Sequence[StepTrial], activation_bytes: int, room: int) -> int:
