@@ -79,7 +79,7 @@ SLOW_REMOVAL_SECONDS = 4
 PAUSE_SECONDS = 3
 # So many images together take longer than the time-out of tests/test_faults.py.
 SLOW_IMAGES = 45
-SLOW_IMAGE_SECONDS = 0.2
+SLOW_IMAGE_SECONDS = 0.4
 # Shorter than a launcher waits, longer than a safe point of a tiny model is away.
 SHORT_GRACE_SECONDS = 2
 

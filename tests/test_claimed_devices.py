@@ -38,7 +38,7 @@ MAPS = SaliencyOptions(
 AUGMENTED: dict[str, Any] = {
     "augment_flips": True, "augment_crop": 0.75, "augment_brightness": 0.1, "augment_contrast": 0.1,
 }  # fmt: skip
-STALLED_TIMEOUT_SECONDS = 5
+STALLED_TIMEOUT_SECONDS = 15
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -38,8 +38,8 @@ from unet_scaling.run.checkpoint import STOP_AT_VARIABLE
 from unet_scaling.run.run_folder import reporting_errors
 
 EVERY_STEP = 1e-6  # minutes between checkpoints
-# More than one worker takes longer to start than the other, on a machine with other work, too.
-LIMIT_SECONDS = 6
+# More than one worker takes longer to start than the other, on a slow machine with other work, too.
+LIMIT_SECONDS = 15
 # Less than faulty.STALL_SECONDS and the default of training.timeout_seconds; a stopped one is so for ever.
 FAR_BELOW_DEFAULT_SECONDS = 270
 
