@@ -43,6 +43,8 @@ from unet_scaling.inference.segment import open_segmenter, segment
 from unet_scaling.inference.server import LARGEST_BODY, SHUTDOWN_SECONDS
 from unet_scaling.study.config import PROJECT
 
+# Longer than a pass of the small network takes on a busy machine.
+PATIENCE_SECONDS = 10
 needs_curl = pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
 
 
@@ -231,10 +233,10 @@ def test_a_run_or_port_that_cannot_be_served_is_named(
 
 
 @pytest.mark.slow
-def test_a_killed_replica_is_replaced_and_no_request_is_lost(
+def test_a_replica_that_dies_or_hangs_is_replaced_and_no_request_is_lost(
     run: TrainedRun, images: Path, tmp_path: Path
 ) -> None:
-    """Under the load of many clients, twice, and to the byte."""
+    """Under the load of many clients, one killed and one stopped, and to the byte."""
     segmenter = open_segmenter(run.folder, torch.device("cpu"), any_depth=False)
     pairs, _ = files_to_segment(images / "images")
     made = []
@@ -242,16 +244,17 @@ def test_a_killed_replica_is_replaced_and_no_request_is_lost(
         segment(segmenter, images / "images", pair, tmp_path)
         made.append((tmp_path / f"{pair.stem}.png").read_bytes())
     contents = contents_of(images)
-    with load.served(run.folder, "--replicas", 2, "--batch", 1) as (address, process):
+    hang = ("--timeout", PATIENCE_SECONDS)
+    with load.served(run.folder, "--replicas", 2, "--batch", 1, *hang) as (address, process):
         replicas = psutil.Process(process.pid).children()
         cores = [set(each.cpu_affinity()) for each in replicas]
         assert len(cores) == 2
         assert not cores[0] & cores[1] or len(os.sched_getaffinity(0)) < 2
         with ThreadPoolExecutor(8) as clients:
-            for killed in replicas:
+            for lost, fault in zip(replicas, (signal.SIGKILL, signal.SIGSTOP), strict=True):
                 begun = [clients.submit(ask, address, content) for content in contents * 4]
                 wait_until(partial(some_are_done, begun), "some answers", 30)
-                killed.kill()
+                lost.send_signal(fault)
                 answers = [each.result() for each in begun]
                 assert answers == [(200, mask) for mask in made * 4]
                 wait_until(lambda: health(address) == (200, 2), "a replacement", 60)
@@ -449,7 +452,9 @@ def answers_of(
     """Return status and content for each body by one stand-in, and the sizes of its batches."""
 
     async def asked() -> list[tuple[int, bytes | str]]:
-        replicas = Replicas([sys.executable, "-c", STAND_IN, str(noted)], 1, largest, seconds)
+        replicas = Replicas(
+            [sys.executable, "-c", STAND_IN, str(noted)], 1, largest, seconds, PATIENCE_SECONDS
+        )
         keeping = asyncio.create_task(replicas.keep(0))
         await replicas.all_ready.wait()
         asking = []

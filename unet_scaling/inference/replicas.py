@@ -1,6 +1,6 @@
-"""The replicas of `unet-scaling serve`: processes that make masks, and are replaced where they die.
+"""The replicas of `unet-scaling serve`: processes that make masks, and are replaced where they die or hang.
 
-A request that a dead replica has not answered is given to another one, alone: what kills two is refused.
+A request that such a replica has not answered is given to another one, alone: what kills two is refused.
 """
 
 import asyncio
@@ -50,6 +50,7 @@ class Replicas:
     """Feeds so many replicas with the requests that wait, at most `largest` at once.
 
     A batch starts as soon as a replica is free and either it is full or its first image has waited `seconds`.
+    A replica that answers nothing for `most_seconds` while it has a batch is ended.
     `command` starts one, with its number and how many there are in the place of {}.
     """
 
@@ -57,6 +58,7 @@ class Replicas:
     number: int
     largest: int
     seconds: float
+    most_seconds: float
     facts: dict[str, Any] = field(default_factory=dict)
     alive: set[int] = field(default_factory=set)
     all_ready: asyncio.Event = field(default_factory=asyncio.Event)
@@ -105,14 +107,21 @@ class Replicas:
             if error and not isinstance(error, UserError | EOFError | OSError | asyncio.CancelledError):
                 raise error
             self.deaths += 1
-            said = error if isinstance(error, UserError) else f"ended with code {code}"
+            said: object = f"ended with code {code}"
+            if isinstance(error, TimeoutError):
+                said = f"answered nothing for {self.most_seconds:g} s (--timeout)"
+            elif isinstance(error, UserError):
+                said = error
             text = f"warning: replica {index} (process {process.pid}): {said}; another one takes its place"
             print(text, file=sys.stderr, flush=True)
             if not was_ready:
                 await asyncio.sleep(RESTART_SECONDS)
 
     async def _feed(self, process: Process, batch: list[Waiting]) -> None:
-        """Give batch after batch to a replica; `batch` holds the one that it has. EOFError where it ended."""
+        """Give batch after batch to a replica; `batch` holds the one that it has.
+
+        Raises EOFError where the replica ended, TimeoutError where it hangs.
+        """
         assert process.stdin
         facts = await _received(process)
         if isinstance(facts, UserError):
@@ -132,7 +141,8 @@ class Replicas:
             await process.stdin.drain()
             left = len(batch)
             while left:
-                found = await _received(process)
+                async with asyncio.timeout(self.most_seconds):
+                    found = await _received(process)
                 masks = sum(isinstance(content, bytes) for _, _, content in found)
                 if masks:
                     self.batch_sizes.add(masks)

@@ -67,6 +67,7 @@ def main() -> None:
         batch=arguments.batch,
         wait_ms=arguments.wait,
         queue=arguments.queue,
+        most_seconds=arguments.timeout,
         token_file=arguments.token_file,
         access_log=arguments.access_log,
     )
@@ -85,11 +86,13 @@ def command_line() -> CommandLine:
     batch = "most images that pass through the network at once (default: %(default)s)"
     parser.add_argument("--batch", type=positive, default=8, metavar="N", help=batch)
     wait = "longest that an image waits for others while the network is free (default: 0)"
-    parser.add_argument("--wait", type=_milliseconds, default=0.0, metavar="MS", help=wait)
+    parser.add_argument("--wait", type=_at_least_0, default=0.0, metavar="MS", help=wait)
     queue = "most requests at a time; further ones get 429 (default: %(default)s)"
     parser.add_argument("--queue", type=positive, default=64, metavar="N", help=queue)
     replicas = "processes that make masks (default: 1; with --device cuda one for each GPU)"
     parser.add_argument("--replicas", type=positive, metavar="N", help=replicas)
+    timeout = "replace a replica that answers nothing for so long; a large image is one pass (default: 600)"
+    parser.add_argument("--timeout", type=_above_0, default=600.0, metavar="SECONDS", help=timeout)
     device = "where masks are made (default: a GPU where there is one); replicas on the CPU share the cores"
     parser.add_argument("--device", choices=("cpu", "cuda"), help=device)
     asked = "serve only who sends the word in it, as Authorization: Bearer WORD; /health is open"
@@ -118,19 +121,19 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _milliseconds(text: str) -> float:
-    """Return a number of milliseconds, 0 or more."""
+def _at_least_0(text: str) -> float:
+    """Return a number, 0 or more."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: 0 or more milliseconds")
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: 0 or more")
     return value
 
 
 def _above_0(text: str) -> float:
-    value = _milliseconds(text)
+    value = _at_least_0(text)
     if not value:
         raise argparse.ArgumentTypeError(f"found {text!r}; allowed: more than 0")
     return value

@@ -191,6 +191,7 @@ def serve(
     batch: int,
     wait_ms: float,
     queue: int,
+    most_seconds: float,
     token_file: Path | None,
     access_log: Path | None,
 ) -> None:
@@ -206,7 +207,7 @@ def serve(
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listener.getsockname()[1]}"
     command = [sys.executable, "-m", "unet_scaling.inference.replica", str(run), *options]
-    kept = Replicas(command, replicas, batch, wait_ms / 1e3)
+    kept = Replicas(command, replicas, batch, wait_ms / 1e3, most_seconds)
     service = Service(run, kept, queue, address, token)
     config = uvicorn.Config(
         service.application(access_log), loop="asyncio", http=LimitedProtocol, ws="none",
