@@ -4,6 +4,7 @@ Ends with code 1 where a folder is above its number in line_budget.toml. Raising
 own with the reason; lowering one needs none. Counted is what git tracks, or would.
 """
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -12,6 +13,7 @@ from pathlib import Path
 PROJECT = Path(__file__).parents[1]
 BUDGET = Path(__file__).with_name("line_budget.toml")
 PRODUCT = ("unet_scaling", "slurm", "analysis", "environment", "twins")
+WORD = re.compile(r"\w")
 CODE = (".py", ".sh", ".jinja", ".css")
 
 
@@ -24,7 +26,8 @@ def sizes() -> dict[str, int]:
     for path in paths:
         folder = path.relative_to(PROJECT).parts[0]
         if path.suffix == ".md" and folder not in (".ci", ".github", "tests"):
-            found["words of docs"] += len(path.read_text().split())
+            # What holds no letter or digit is no word, such as the bars of a table.
+            found["words of docs"] += sum(bool(WORD.search(part)) for part in path.read_text().split())
         elif path.suffix in CODE:
             found["twins" if path.name == "train.py" else folder] += path.read_text().count("\n")
     found["product"] = sum(found[folder] for folder in PRODUCT)

@@ -1,6 +1,6 @@
-"""The README is true: its diff, its links, its commands and what they print, and the example reports."""
+"""The pages are true: the diff, links, commands and what they print, and the example reports."""
 
-import importlib
+import importlib.util
 import os
 import re
 import shlex
@@ -18,30 +18,57 @@ from analysis.read.load import load_study
 from slurm.cluster import Cluster
 from slurm.commands import run as run_command
 from slurm.commands import submit as submit_command
+from slurm.virtual import plan as virtual
 from tests.evidence import evidence
 from tests.readme import PART, README, twins_diff, with_diffs
 from tests.studies import make_images, tiny_study
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.options import Data
+from unet_scaling.subcommands import module_of
 
 TEXT = README.read_text()
-PAGES = [README, *sorted((PROJECT / "docs").rglob("*.md"))]
+PAGES = [
+    README,
+    *(PROJECT / name / "README.md" for name in ("logs", "benchmarks")),
+    *sorted((PROJECT / "docs").rglob("*.md")),
+]
 EXAMPLES = PROJECT / "docs" / "examples"
 # Above this a clone is slow and a browser, too.
 MOST_EXAMPLE_BYTES = 500_000
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-PROGRAM = re.compile(r"(\$ )?(?:\.venv/bin/|sudo |eval |python |slurm/\w|environment/\w)")
-# Its commands that this test does not run, by how they begin, and why not.
+PROGRAM = re.compile(
+    r"(\$ )?(?:\.venv/bin/|sudo |eval |python3? |slurm/\w|environment/\w|make |cp |curl |torchrun )"
+)
+# In the text of a page, within backticks; a command without options is only named.
+INLINE = re.compile(
+    r"`((?:\.venv/bin/unet-scaling|sudo|slurm/virtual_cluster|environment/install\.sh) [^`\n]+)`"
+)
+CLI = ".venv/bin/unet-scaling"
+# The commands of pages that are not run here, by how they begin, and why not, or which test runs such.
 NOT_RUN: Mapping[str, str] = {
-    "environment/install.sh": "make demo runs it",
-    ".venv/bin/unet-scaling check MY_STUDY.toml": "test_command.py runs it: it starts workers",
-    ".venv/bin/unet-scaling run MY_STUDY.toml": "test_local.py runs it: it trains",
-    ".venv/bin/unet-scaling report logs/MY_STUDY": "needs the runs of the line above",
-    ".venv/bin/unet-scaling segment": "test_segment.py runs such: needs a run",
-    ".venv/bin/unet-scaling doctor --cluster": "test_cluster_doctor.py runs it: needs Slurm",
-    ".venv/bin/unet-scaling submit": "needs Slurm",
-    ".venv/bin/unet-scaling status MY_STUDY --watch": "needs runs; stays until they are over",
-    ".venv/bin/unet-scaling cancel": "needs Slurm",
+    "make ": "test_demo.py, test_make_gpu.py and CI: it installs",
+    "environment/install.sh": "test_environment.py and CI: it installs",
+    ".venv/bin/python environment/check.py": "CI: of a clone's own .venv",
+    ".venv/bin/python -m unet_scaling.data make": "test_data_fetch.py: hundreds of images",
+    "python3 -m benchmarks.gpu": "test_make_gpu.py: 8 minutes on a GPU",
+    f"{CLI} check": "test_command.py: it starts workers",
+    f"{CLI} run": "test_local.py: it trains",
+    f"{CLI} report logs/": "test_report.py: of runs that are not made here",
+    f"{CLI} segment": "test_segment.py: needs a run",
+    f"{CLI} serve": "test_serving.py: needs a run",
+    f"{CLI} profile": "test_profile.py: needs a study of one's own",
+    f"{CLI} doctor": "test_cluster_doctor.py, test_doctor.py: needs workers and Slurm",
+    f"{CLI} submit": "test_cluster.py: needs Slurm",
+    f"{CLI} status": "test_command.py: needs runs; --watch stays until they are over",
+    f"{CLI} cancel": "test_cluster.py: needs Slurm",
+    f"{CLI} new m": "test_new.py: needs images or a task of one's own",
+    f"{CLI} data check": "test_data_folder.py: needs images of one's own",
+    "slurm/virtual_cluster ": "test_virtual_cluster.py: needs root",
+    "sudo ": "test_virtual_cluster.py: needs root",
+    "eval ": "test_virtual_cluster.py: needs its cluster",
+    "cp ": "whoever reads the page",
+    "curl ": "test_serving.py: needs the server",
+    "torchrun ": "test_recorder.py: needs a script of one's own",
 }
 
 
@@ -52,9 +79,14 @@ def commands(page: Path) -> list[str]:
 
 
 def reason_not_to_run(command: str) -> str:
-    """Return why no test runs a command of a page; a dry run starts nothing, and is run."""
-    if command.endswith("--dry-run"):
+    """Return why a command of a page is not run here; a dry run starts nothing, and records need no runs."""
+    if command.endswith("--dry-run") or command.startswith(f"{CLI} report logs/evidence/"):
         return ""
+    return elsewhere(command)
+
+
+def elsewhere(command: str) -> str:
+    """Return which test runs a command like this one, or why none does."""
     return next((reason for begin, reason in NOT_RUN.items() if command.startswith(begin)), "")
 
 
@@ -77,7 +109,7 @@ def test_keys_and_commands_of_the_page_for_gpu_sites_are_taken() -> None:
     for option in ("--gpus-per-task", "--gpu-bind"):
         with pytest.raises(ValueError, match="hides GPUs"):
             Cluster.model_validate(dict(SITE) | {"options": [f"{option}=1"]})
-    words = [shlex.split(command)[1:] for command in commands(GPU_SITE)]
+    words = [shlex.split(command)[1:] for command in commands(GPU_SITE) if command.startswith(CLI)]
     assert [line[0] for line in words] == ["doctor", "submit", "submit"]
     for name, *options in words:
         importlib.import_module(f"slurm.commands.{name}").command_line().parse_args(options)
@@ -115,6 +147,42 @@ def test_check_and_a_dry_run_for_a_gpu_site_with_a_container_need_no_torch_here(
     assert '#SBATCH "--comment=DDP and Horovod"' in done.stdout
     assert re.search(r"\d+ jobs, at most \d+\.0 node-hours, \d+\.0 GPU-hours", done.stdout)
     assert "not verified" not in done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_every_command_of_a_page_is_taken_and_a_test_runs_it(page: Path) -> None:
+    """By the program that it starts; here nothing is started but the help of shell scripts."""
+    text = page.read_text()
+    for command in [*commands(page), *INLINE.findall(FENCED.sub("", text))]:
+        reason = elsewhere(command)
+        assert reason or command in commands(README), f"{page}: no test runs {command}"
+        for test in re.findall(r"test_\w+\.py", reason):
+            assert (PROJECT / "tests" / test).exists(), f"{test} runs no {command}"
+        words = shlex.split(command.partition(";")[0].partition(" > ")[0])
+        require_taken([word for word in words if word != "sudo" and not re.match(r"[A-Z_]+=", word)])
+        for path in re.findall(r"\b(?:slurm|logs/evidence)/[\w./]+", command):
+            assert (PROJECT / path).exists() or "MINE" in path, f"{command}: no {path}"
+
+
+def require_taken(words: list[str]) -> None:
+    """Parse a command by its own program, not started; SystemExit or AssertionError where it is none."""
+    match words:
+        case [".venv/bin/unet-scaling", name, *options]:
+            module_of(name).command_line().parse_args(options)
+        case ["slurm/virtual_cluster", *options] if "--help" not in options:
+            virtual.command_line().parse_args(options)
+        case ["make", *targets]:
+            makefile = (PROJECT / "Makefile").read_text()
+            assert [target for target in targets if f"\n{target}:" not in makefile] == []
+        case [_, "-m", module, *_]:
+            assert importlib.util.find_spec(module), module
+        case ["environment/install.sh", *options]:
+            usage = (PROJECT / "environment" / "install.sh").read_text()
+            assert [each for option in options for each in option.split(",") if each not in usage] == []
+        case ["eval" | "cp" | "curl" | "torchrun" | "slurm/virtual_cluster" | ".venv/bin/python", *_]:
+            pass
+        case _:
+            raise AssertionError(f"no program of these: {words}")
 
 
 @pytest.fixture(scope="module")
