@@ -1,7 +1,7 @@
 """Whatever the model and its optimizer, all frameworks train the same bytes.
 
 On one worker and on two, played and real, resumed and undisturbed. From three workers on, frameworks add
-gradients in different orders: docs/background/statistics.md says by how much results then differ.
+gradients in different orders: docs/report.md says by how much results then differ.
 """
 
 import math
