@@ -27,6 +27,7 @@ CASES = [
         ("logs/kept.tar.xz", "tar -xf logs/kept.tar.xz -C logs, then give logs/kept"),
         ("logs/kept", "tar -xf logs/kept.tar.xz -C logs, then give logs/kept"),
         ("logs/empty", "has no run folders"),
+        ("models", "has no run folders"),
     )
 ] + [
     ("status", "tiles_a.toml", "did you mean S?"),
@@ -42,6 +43,8 @@ CASES = [
     ("segment", "S/x", "is no run of S; its runs: horovod-w01-r1, "),
     ("segment", "R/config.json", "is a file of a run; give the run, R"),
     ("segment", "logs", "is no run; give the folder of a complete one"),
+    ("segment", "models/bert", "config.json is no run's: it has no study, run and framework"),
+    ("serve", "models/bert", "config.json is no run's: it has no study, run and framework"),
     ("serve", "S", "is a study; give one of its runs, such as R"),
     ("serve", "none", "is no run; give the folder of a complete one"),
 ]  # fmt: skip

@@ -70,7 +70,7 @@ from unet_scaling.study.frameworks import FRAMEWORK_ROWS
 from unet_scaling.study.near_paths import describe_no_study
 from unet_scaling.study.options import Criteria
 from unet_scaling.study.repeats import read_history, stopping_rule
-from unet_scaling.study.study_file import JOB_NAME, config_path, recorded_study
+from unet_scaling.study.study_file import JOB_NAME, config_path, is_of_others, recorded_study
 
 # No more than these are read by this process alone: to start others would take longer.
 RUNS_AT_ONCE = 100
@@ -127,7 +127,8 @@ def _run_folders(folder: Path) -> list[Path]:
 
 def _is_run(path: Path) -> bool:
     try:
-        return any((path / name).exists() for name in (config_path(path).name, RECORD_NAME))
+        config = config_path(path)
+        return (path / RECORD_NAME).exists() or (config.exists() and not is_of_others(config))
     except OSError:
         return True  # it may not be looked into: reading it gives the reason
 

@@ -15,7 +15,7 @@ from unet_scaling.base.texts import did_you_mean
 from unet_scaling.base.validation import add_settings, positive
 from unet_scaling.format.record import RECORD_NAME
 from unet_scaling.study.near_paths import describe_no_study
-from unet_scaling.study.study_file import CONFIG_NAME, STUDY_NAME, read_study
+from unet_scaling.study.study_file import STUDY_NAME, list_run_folders, read_study
 
 # The width of lines that go into a file or pipe.
 PIPE_WIDTH_CHARACTERS = 160
@@ -62,8 +62,8 @@ def find_submitted_study(arguments: argparse.Namespace, unbegun: str = "") -> Pa
     `unbegun` is said in place of how a study is begun.
     """
     folder = named_folder(arguments.study, arguments.logs)
-    marks = (STUDY_NAME, LOCK_NAME, f"*/{CONFIG_NAME}", f"*/{RECORD_NAME}")
-    if not any(next(folder.glob(mark), None) for mark in marks):
+    marks = (STUDY_NAME, LOCK_NAME, f"*/{RECORD_NAME}")
+    if not any(next(folder.glob(mark), None) for mark in marks) and not list_run_folders(folder):
         raise UserError(describe_no_study(folder, arguments.logs, unbegun))
     return folder
 

@@ -15,7 +15,7 @@ from unet_scaling.base.errors import UserError
 from unet_scaling.base.files import read_regular
 from unet_scaling.base.texts import clean
 from unet_scaling.format.record import RECORD_NAME
-from unet_scaling.study.study_file import CONFIG_NAME, recorded_study
+from unet_scaling.study.study_file import CONFIG_NAME, is_of_others, recorded_study
 
 REPORT_PAGE = Path("report", "report.html")
 SUMMARY = Path("report", "summary.json")
@@ -61,7 +61,7 @@ def known_studies(logs: Path) -> list[KnownStudy]:
 
 def _read(folder: Path) -> KnownStudy | None:
     records = sorted(folder.glob(f"*/{RECORD_NAME}"), key=_modified)
-    configured = {path.parent.name for path in folder.glob(f"*/{CONFIG_NAME}")}
+    configured = {path.parent.name for path in folder.glob(f"*/{CONFIG_NAME}") if not is_of_others(path)}
     if not (records or configured):
         return None
     try:

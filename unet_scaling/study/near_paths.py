@@ -1,14 +1,12 @@
 """Say what a path is that is no folder of a study, or of a run, and which one was perhaps meant."""
 
 import difflib
-import json
 from collections.abc import Collection
 from pathlib import Path
 
-from unet_scaling.base.files import read_regular
 from unet_scaling.base.texts import LAUNCH_HINT, NEAR, called, did_you_mean
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.study_file import CONFIG_NAME
+from unet_scaling.study.study_file import CONFIG_NAME, is_of_others
 
 # Folders of studies are kept as archives of this kind.
 ARCHIVE = ".tar.xz"
@@ -74,15 +72,11 @@ def _folders(place: Path) -> list[Path]:
 
 def _runs(folder: Path) -> list[Path]:
     """Return the run folders of a study; none where this is none, but holds others' `config.json`."""
-    return sorted(path.parent for path in folder.glob(f"*/{CONFIG_NAME}") if _is_of_a_run(path))
+    return sorted(path.parent for path in folder.glob(f"*/{CONFIG_NAME}") if not is_of_others(path))
 
 
 def _is_of_a_run(config: Path) -> bool:
-    try:
-        content = json.loads(read_regular(config))
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and {"study", "run", "framework"} <= content.keys()
+    return config.is_file() and not is_of_others(config)
 
 
 def _named(paths: Collection[Path]) -> str:

@@ -14,7 +14,7 @@ from pydantic import Discriminator, Field, Tag, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from unet_scaling.base.errors import UserError, or_user_error, reason_of
-from unet_scaling.base.files import read_json_with_checksum, read_regular
+from unet_scaling.base.files import parse_json, read_json_with_checksum, read_regular
 from unet_scaling.base.texts import LAUNCH_HINT, did_you_mean
 from unet_scaling.base.validation import StrictModel, fault_lines, read_toml, user_message, validated
 from unet_scaling.study.config import (
@@ -32,6 +32,7 @@ from unet_scaling.study.repeats import HISTORY_KEY, PRECISION_WORDS
 
 STUDY_NAME = "study.json"
 CONFIG_NAME = "config.json"
+_KEYS_OF_A_RUN = {"study", "run", "framework"}
 JOB_NAME = "job.json"
 OUTPUT_NAME = "output.log"
 LOG_NAME = "log.csv"
@@ -96,7 +97,19 @@ def config_path(run_folder: Path) -> Path:
 def list_run_folders(study_folder: Path) -> list[Path]:
     """Return the folders of a study that hold a run configuration, by name."""
     _warn_of_writers(study_folder)
-    return sorted(path.parent for path in study_folder.glob(f"*/{CONFIG_NAME}"))
+    return sorted(path.parent for path in study_folder.glob(f"*/{CONFIG_NAME}") if not is_of_others(path))
+
+
+def is_of_others(config: Path) -> bool:
+    """Return whether a config.json is not a run's, but such as a language model's; a damaged one may be."""
+    try:
+        return _has_no_key_of_a_run(parse_json(read_regular(config)))
+    except (OSError, ValueError):
+        return False
+
+
+def _has_no_key_of_a_run(content: object) -> bool:
+    return not (isinstance(content, dict) and _KEYS_OF_A_RUN & content.keys())
 
 
 @cache
@@ -116,6 +129,9 @@ def read_config(path: Path) -> RunConfig:
     except (OSError, ValueError) as error:
         cure = f"rename the run's folder: {LAUNCH_HINT} makes it again"
         raise UserError(f"{path} cannot be read: {reason_of(error)}; {cure}") from None
+    if _has_no_key_of_a_run(content):
+        problem = f"{path} is no run's: it has no study, run and framework"
+        raise UserError(f"{problem}; give the folder of a run, logs/STUDY/RUN")
     return validated(RunConfig, content, str(path))
 
 
