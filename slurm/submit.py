@@ -207,9 +207,15 @@ class LaterError(UserError):
         self.is_elsewhere = False
 
     def add(self, unknown: Mapping[str, JobState]) -> Self:
-        """Name the runs of which it is not known whether they have a job, each with why."""
+        """Name the runs of which it is not known whether they have a job, those of one reason together."""
         if unknown:
-            lines = [f"{run}: {job.reason}" for run, job in unknown.items()]
+            alike: dict[str, list[str]] = {}
+            for run, job in unknown.items():
+                alike.setdefault(job.reason, []).append(run)
+            lines = [
+                runs[0] + (f" and {count(len(runs) - 1, 'other')}" if runs[1:] else "") + f": {reason}"
+                for reason, runs in alike.items()
+            ]
             told = f"{count(len(unknown), 'run')} not known to have a job or none; submit again later:"
             self.args = ("\n".join(filter(None, [str(self), "\n  ".join([told, *lines])])),)
             self.runs += unknown

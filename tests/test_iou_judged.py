@@ -145,7 +145,7 @@ def test_statistics_that_training_left_are_told_from_settled_ones(tmp_path: Path
     assert {row["statistics"] for row in told.rows("runs")} == {"recomputed"}
     assert {row["iou_running"] for row in told.rows("runs")} == {0.0}
     reasons = "; ".join(told.summary["answers"][0]["tiles"][1]["reasons"])
-    assert "with settled statistics; 0.000 with those that training left: 72 steps are too few" in reasons
+    assert "with recomputed statistics of batch norm; 0.000 with those that training left: 72 steps are too few" in reasons
     told = report_of(write(tmp_path / "none", evaluated={"statistics": statistics(None, layers=0)}))
     assert {row["statistics"] for row in told.rows("runs")} == {"none in the model"}
     assert [row["iou_running"] for row in told.rows("runs")] == [row["iou"] for row in told.rows("runs")]
