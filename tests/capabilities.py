@@ -1,6 +1,6 @@
 """What a checkout can do without: each capability is folders and files that nothing else needs.
 
-    python -m tests.capabilities            the table of CONTRIBUTING.md, with the lines of each
+    python -m tests.capabilities            a table of them: for whom, which folders, how many lines
     python -m tests.capabilities NAME DIR   a copy of the committed project in DIR, without that capability
 
 Whoever takes one away deletes its paths: its commands are gone, and what asks for it says what it needs.
