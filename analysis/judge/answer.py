@@ -31,7 +31,6 @@ from analysis.numbers.contrast import (
     NOT_ENOUGH,
     PAIR,
     SUGGESTED,
-    TABLE_SAYS_NO,
     Equality,
     medians_disagree,
     pair_of,
@@ -228,24 +227,13 @@ def _headline(advice: Recommendation, context: dict[str, object]) -> list[str]:
         passed_over=next(passed_over, None),
         asks_for_1=_asks_for(study.asked, "workers", 1),
         asks_for_more=study.asked is None or study.asked["workers"].max() > 1,
-        against=_against(advice.doubts),
+        against=advice.against,
         all_runs=sum(
             int(table["options"].isin(["", advice.options]).sum()) for table in (study.runs, study.left_out)
         ),
         lost=[f"{count(workers, device)} with {series}" for series, workers in lost[:2]],
         **context,
     )
-
-
-def _against(doubts: Sequence[str]) -> list[str]:
-    """Return what speaks against a comparison, one reason each: of the fairness table, each check."""
-    reasons = []
-    for doubt in doubts:
-        where = "on 1 worker " * doubt.startswith("on 1 worker ")
-        for fact in doubt.removeprefix(where).split("; "):
-            checks = fact.removeprefix(TABLE_SAYS_NO).split(", ") if fact.startswith(TABLE_SAYS_NO) else ()
-            reasons += [f'{where}"{check}" is not met' for check in checks] or [f"{where}{fact}"]
-    return list(dict.fromkeys(reasons))
 
 
 def _nothing_learned(advice: Recommendation, context: dict[str, object]) -> list[str]:

@@ -55,6 +55,8 @@ Criterion = Literal[
 Kind = Literal["scale", "stay", "speed", "undecided", "unfair", "played", "script", "maps"]
 # Answers that speak against a point: of few seeds as well, as a suggested speed does.
 SCORE_LOST = ("no", "suggests no")
+# Before a doubt about the frameworks at 1 worker, where that is the baseline of a larger count.
+_ON_ONE = "on 1 worker "
 # More than linear; what is below 1.005 is shown as 1.00.
 LINEAR_EFFICIENCY = 1.005
 
@@ -182,11 +184,22 @@ class Recommendation:
     @property
     def is_only_disturbed(self) -> bool:
         """Whether all that speaks against a comparison is a machine that was not quiet."""
-        facts = [fact for doubt in self.doubts for fact in doubt.removeprefix("on 1 worker ").split("; ")]
-        return bool(facts) and all(
-            fact == contrast.TABLE_SAYS_NO + contrast.QUIET or fact.startswith(tuple(contrast.TOOK.values()))
-            for fact in facts
+        of_load = (_not_met(contrast.QUIET), *contrast.TOOK.values())
+        return bool(self.doubts) and all(
+            reason.removeprefix(_ON_ONE).startswith(of_load) for reason in self.against
         )
+
+    @property
+    def against(self) -> list[str]:
+        """What speaks against a comparison, one reason each: of the fairness table, each check."""
+        reasons = []
+        for doubt in self.doubts:
+            where = _ON_ONE * doubt.startswith(_ON_ONE)
+            for fact in doubt.removeprefix(where).split("; "):
+                _, of_table, checks = fact.partition(contrast.TABLE_SAYS_NO)
+                facts = map(_not_met, checks.split(", ")) if of_table else [fact]
+                reasons += [f"{where}{each}" for each in facts]
+        return list(dict.fromkeys(reasons))
 
     @property
     def impossible(self) -> bool:
@@ -372,8 +385,12 @@ def _doubts(best: Candidate, comparisons: Comparisons, baseline_doubt: str) -> t
         is_about = native_knobs == best.row["knobs"] if best.framework == COMPARED[0] else of_other
         if workers in (1, best.workers) and is_about and row["doubts"]:
             found[str(row["doubts"])] = workers
-    doubts = [text if workers > 1 else f"on 1 worker {text}" for text, workers in found.items()]
+    doubts = [text if workers > 1 else f"{_ON_ONE}{text}" for text, workers in found.items()]
     return (*doubts, *filter(None, [baseline_doubt]))
+
+
+def _not_met(check: str) -> str:
+    return f'"{check}" is not met'
 
 
 def best_of(recommendations: Sequence[Recommendation]) -> Recommendation | None:
