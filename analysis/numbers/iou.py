@@ -12,8 +12,9 @@ what was learned beyond a constant prediction.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ from analysis.numbers.direction import direction_note, score_direction
 from analysis.numbers.score_evidence import (
     ScoreEvidence,
     UnjudgedReason,
+    named,
     sampling_error,
     trained_of,
     why_not_judged,
@@ -126,19 +128,19 @@ class Learning:
 class MarginTest:
     """Answer of the differences (of `differences_of`) to a question with the margin of what was learned.
 
-    `diverged` counts the diverged runs of each owner; `reason` is why nothing is judged.
+    `diverged` counts the diverged runs of each owner; `reasons` are why nothing is judged.
     """
 
     difference: Mapping[str, float]
     answer: MarginAnswer
     learning: Learning
     diverged: Mapping[str, int]
-    reason: UnjudgedReason = ""
+    reasons: tuple[UnjudgedReason, ...] = ()
 
     @property
     def shown(self) -> MarginAnswer:
         """The answer; diverged runs have no IoU, so the others alone cannot show that nothing is lost."""
-        if self.reason:
+        if self.reasons:
             return "not judged"
         diverged = self.answer.endswith("yes") and any(self.diverged.values())
         return "not shown" if diverged else self.answer
@@ -204,7 +206,7 @@ def judged_points(
         yes = difference["difference_low"] > -learning.margin
         answer = answer_of(difference, yes=yes, no=difference["difference_high"] < -learning.margin)
         test = MarginTest(difference, answer, learning, {"this point": point.diverged}, reasons[place])
-        needed = point.trained.epochs_needed if test.reason == "steps" else NAN
+        needed = point.trained.epochs_needed if "steps" in test.reasons else NAN
         why_not = _why_not(study, point, baselines[place], test)
         yield cells | {"epochs_needed": needed, "not_judged": why_not}, test
 
@@ -218,29 +220,29 @@ def _known_pairs(
 
 def _reasons(
     study: Study, pairs: Sequence[tuple[PointSeeds, PointSeeds] | None], learnings: Sequence[Learning]
-) -> list[UnjudgedReason]:
+) -> list[tuple[UnjudgedReason, ...]]:
     """Return why each pair is not judged; that of runs which learn nothing has no answer anyway."""
     if study.kind.unlearned:
-        return [""] * len(pairs)
+        return [()] * len(pairs)
     if score_direction(study) == "lower":
-        return ["direction" if pair else "" for pair in pairs]
+        return [("direction",) if pair else () for pair in pairs]
     return [
-        why_not_judged(*pair, learning.learned, learning.margin) if pair else ""
+        why_not_judged(*pair, learning.learned, learning.margin) if pair else ()
         for pair, learning in zip(pairs, learnings, strict=True)
     ]
 
 
 def _why_not(study: Study, point: PointSeeds, other: PointSeeds | None, test: MarginTest) -> str:
     """Return in words why a point is not judged against another, and what it needs; empty where it is."""
-    if not test.reason or other is None:
+    if not test.reasons or other is None:
         return ""
     shorter = min(point.trained, other.trained, key=lambda each: each.steps)
     facts = {"steps": FEWEST_JUDGED_STEPS, "samples": FEWEST_TEST_SAMPLES}
-    note = direction_note(study) if test.reason == "direction" else ""
+    note = direction_note(study) if "direction" in test.reasons else ""
     error = sampling_error(point.trained, other.trained)
     context = {"shorter": shorter, "error": error, "fewest": facts, "score": study.score, "direction": note}
-    (text,) = lines("not_judged", reason=test.reason, point=point, other=other, **context)
-    return text
+    say = partial(lines, "not_judged", point=point, other=other, **context)
+    return "; ".join(text for reason in named(test.reasons) for text in say(reason=reason))
 
 
 def reasons_at(
@@ -275,25 +277,23 @@ def iou_between_frameworks(study: Study) -> pd.DataFrame:
     learning = learning_of(better, study.criteria.iou_margin)
     known = _known_pairs(study.provenance_known, pairs)
     # Equal to the last digit in each seed, after however few steps: the frameworks train the same.
-    reasons: list[UnjudgedReason] = [
-        "" if reason in ("steps", "rising") and one.ious == two.ious and each.learned != "no" else reason
-        for reason, (one, two), each in zip(_reasons(study, known, learning), pairs, learning, strict=True)
+    reasons = [
+        () if {*found} <= {"steps", "rising"} and one.ious == two.ious and each.learned != "no" else found
+        for found, (one, two), each in zip(_reasons(study, known, learning), pairs, learning, strict=True)
     ]
     # The side of the margin that a difference may be beyond, or within, is the one that it is nearer to.
     nearer = [each.margin if one.score > two.score else -each.margin
               for (one, two), each in zip(pairs, learning, strict=True)]  # fmt: skip
     differences = differences_of(known, nearer, reasons)
     rows = []
-    for (point, other), difference, learned, reason in zip(
-        pairs, differences, learning, reasons, strict=True
-    ):
+    for (point, other), difference, learned, found in zip(pairs, differences, learning, reasons, strict=True):
         low, high = difference["difference_low"], difference["difference_high"]
         margin = learned.margin
         inside = -margin < low and high < margin
         answer = answer_of(difference, yes=inside, no=low > margin or high < -margin)
         framework: Framework = other.framework  # type: ignore[assignment]
         diverged = {NAMES[COMPARED[0]]: point.diverged, NAMES[framework]: other.diverged}
-        test = MarginTest(difference, answer, learned, diverged, reason)
+        test = MarginTest(difference, answer, learned, diverged, found)
         evidence = _evidence(study, point, other, test)
         rows.append({
             **difference,
@@ -350,7 +350,7 @@ def seeds_of(study: Study) -> list[PointSeeds]:
 def differences_of(
     pairs: Sequence[tuple[PointSeeds, PointSeeds] | None],
     limits: Sequence[float],
-    reasons: Sequence[UnjudgedReason],
+    reasons: Sequence[Collection[UnjudgedReason]],
 ) -> list[dict[str, float]]:
     """Return IoU of the first point of each pair minus that of the second, in the seeds that both have.
 
@@ -365,7 +365,7 @@ def differences_of(
     tests = pd.DataFrame(stats.contrasts_of(samples), columns=list(stats.CONTRAST_COLUMNS))
     limit = np.asarray(limits, dtype=np.float64)
     from_limit = {name: tests[name] - limit for name in ("low", "high", "centre")}
-    kinds = [pair[0].kind if pair and not reason else "" for pair, reason in zip(pairs, reasons, strict=True)]
+    kinds = [pair[0].kind if pair and not each else "" for pair, each in zip(pairs, reasons, strict=True)]
     tests = tests.assign(**from_limit, family=kinds)
     found = stats.corrected(tests, ["family"], 2 * ONE_SIDED_SIGNIFICANCE)
     low, high = (np.clip(found[end] + limit, -1.0, 1.0) for end in ("low", "high"))

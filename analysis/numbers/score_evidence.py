@@ -5,7 +5,7 @@ answer: the study then says which framework is faster, and what a study of the s
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,10 +17,13 @@ from unet_scaling.study.options import FEWEST_JUDGED_STEPS, FEWEST_TEST_SAMPLES
 
 # What a score that still rises is not thought to make up for.
 EPOCHS_TO_COME = 10
-# Why a score is not judged, the first that applies; "": it is.
+# Why a score is not judged.
 UnjudgedReason = Literal[
-    "", "direction", "steps", "constant", "perfect", "learned", "samples", "sampling", "rising"
+    "direction", "steps", "constant", "perfect", "learned", "samples", "sampling", "rising"
 ]
+# Longer training cures the first, more test images the second.
+_OF_TRAINING: Collection[UnjudgedReason] = ("steps", "learned", "rising")
+_OF_TEST_SET: Collection[UnjudgedReason] = ("samples", "sampling")
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,8 @@ def trained_of(
     return trained
 
 
-def why_not_judged(one: Any, other: Any, learned: str, margin: float) -> UnjudgedReason:  # noqa: ANN401, of iou.py
-    """Return why the scores of two points cannot be compared; both are a `PointSeeds`."""
+def why_not_judged(one: Any, other: Any, learned: str, margin: float) -> tuple[UnjudgedReason, ...]:  # noqa: ANN401, of iou.py
+    """Return all reasons for which the scores of two points cannot be compared; both are a `PointSeeds`."""
     both = one.trained, other.trained
     rules: dict[UnjudgedReason, bool] = {
         "steps": any(each.is_short for each in both),
@@ -102,12 +105,12 @@ def why_not_judged(one: Any, other: Any, learned: str, margin: float) -> Unjudge
         "sampling": sampling_error(*both) > margin,
         "rising": any(each.rise > margin for each in both),
     }
-    reason: UnjudgedReason = next((reason for reason, applies in rules.items() if applies), "")
-    return "" if _is_plain_loss(one, other, reason, margin) else reason
+    reasons = tuple(reason for reason, applies in rules.items() if applies)
+    return () if _is_plain_loss(one, other, reasons, margin) else reasons
 
 
-def _is_plain_loss(one: Any, other: Any, reason: str, margin: float) -> bool:  # noqa: ANN401, as above
-    """Return whether every seed loses more than the reason leaves open: then it is judged, as a loss."""
+def _is_plain_loss(one: Any, other: Any, reasons: Collection[str], margin: float) -> bool:  # noqa: ANN401, as above
+    """Return whether every seed loses more than the reasons leave open: then it is judged, as a loss."""
     lost = [other.ious[seed] - one.ious[seed] for seed in one.ious if seed in other.ious]
     is_settled = one.trained.statistics != RUNNING and not other.trained.is_short
     left_open = {
@@ -115,7 +118,16 @@ def _is_plain_loss(one: Any, other: Any, reason: str, margin: float) -> bool:  #
         "sampling": 2 * sampling_error(one.trained, other.trained),
         "rising": EPOCHS_TO_COME * max(one.trained.rise, other.trained.rise),
     }
-    return len(lost) >= FEWEST_REPEATS and min(lost) > margin + left_open.get(reason, math.inf)
+    most = max((left_open.get(reason, math.inf) for reason in reasons), default=math.inf)
+    return len(lost) >= FEWEST_REPEATS and min(lost) > margin + most
+
+
+def named(reasons: Sequence[UnjudgedReason]) -> list[UnjudgedReason]:
+    """Return the first reason, and the first with another cure, which a longer training alone is not."""
+    for own, others in ((_OF_TRAINING, _OF_TEST_SET), (_OF_TEST_SET, _OF_TRAINING)):
+        if reasons and reasons[0] in own:
+            return [reasons[0], *[reason for reason in reasons if reason in others][:1]]
+    return [*reasons[:1]]
 
 
 def sampling_error(one: ScoreEvidence, other: ScoreEvidence) -> float:
