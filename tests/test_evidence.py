@@ -96,6 +96,17 @@ def test_the_iou_of_played_and_real_workers_is_that_of_the_records() -> None:
         assert all(each in cells for each in said)
 
 
+def test_the_strategies_on_a_slow_link_are_those_of_the_records() -> None:
+    rows = report_of("slow_link").strategies
+    said = {
+        f"| {row['ratio']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}] "
+        f"| {row['difference']:.3f} [{row['difference_low']:.3f}, {row['difference_high']:.3f}] |"
+        for row in rows.to_dict("records")
+    }
+    assert len(said) == 6
+    assert [row for row in said if row not in page("strategies")] == []
+
+
 def test_the_table_and_the_sentences_of_saliency_are_those_of_the_records() -> None:
     report = report_of("saliency_nuclei")
     assert set(report.study.explained) == set(report.study.runs["run"])

@@ -70,7 +70,7 @@ LEFT_OUT: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "stopped": (ended(End(status="stopped", reason="for this test")), "resumable: resumable: for this test"),
     "another configuration": (config_text(make_point(workers=2).model_dump_json()), "another configuration"),
     "no configuration": (lambda folder: (folder / "config.json").unlink(), "invalid: "),
-    "an empty configuration": (config_text("{}"), "config.json: study: missing"),
+    "an empty configuration": (config_text("{}"), "config.json is no run's: it has no study"),
     "nested without end": (config_text("[" * 100_000), "config.json cannot be read"),
     "a text for workers": (in_config(workers="2"), "config.json: workers: found '2'"),
     "an unknown framework": (in_config(framework="deepspeed"), "config.json: framework: found 'deepspeed'"),

@@ -15,7 +15,7 @@ import pandas as pd
 from analysis.study import FEWEST_REPEATS, NAN, POINT, RUNNING, SERIES, Array
 from unet_scaling.study.options import FEWEST_JUDGED_STEPS, FEWEST_TEST_SAMPLES
 
-# What a score that still rises is not thought to make up for.
+# In so many more a score that rises faster than another could catch up with it.
 EPOCHS_TO_COME = 10
 # Why a score is not judged.
 UnjudgedReason = Literal[
@@ -116,7 +116,8 @@ def _is_plain_loss(one: Any, other: Any, reasons: Collection[str], margin: float
     left_open = {
         "steps": 0 if is_settled else math.inf,
         "sampling": 2 * sampling_error(one.trained, other.trained),
-        "rising": EPOCHS_TO_COME * max(one.trained.rise, other.trained.rise),
+        # Of few steps the rise is a part: both are what more workers cost in as many epochs.
+        "rising": 0 if one.trained.is_short else EPOCHS_TO_COME * (one.trained.rise - other.trained.rise),
     }
     most = max((left_open.get(reason, math.inf) for reason in reasons), default=math.inf)
     return len(lost) >= FEWEST_REPEATS and min(lost) > margin + most
