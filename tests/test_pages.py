@@ -27,7 +27,7 @@ from tests.honest import Honest, write_honest
 from tests.records import near, older_log, write_all_played, write_run
 from tests.saliency_records import write_explained
 from tests.test_compare import OTHER_SPREAD, write_side
-from unet_scaling.study.config import FRAMEWORKS
+from unet_scaling.study.config import FRAMEWORKS, PROJECT
 
 HOSTILE = (
     '<script>window.owned=1</script><img src=x onerror="window.owned=1"> {{ 7*7 }} \'"&amp; $x^2$ --> \x1b'
@@ -408,13 +408,24 @@ def test_what_is_folded_opens_by_link_key_and_on_paper(browser: Any, plain: Path
     desk.locator("nav a[href='#cost']").click()
     assert desk.locator("#cost").is_visible()
     paper = open_page(browser, plain, PAPER)
-    folded = paper.locator("#left-out table")
+    folded, reasons = paper.locator("#left-out table"), paper.locator(".answer > .tiles details ul").first
     assert not folded.is_visible()
+    assert not reasons.is_visible()
     paper.emulate_media(media="print")
+    assert reasons.bounding_box()["height"] > 10
+    assert not folded.is_visible()
+    assert paper.locator("#title-left-out").is_visible()
+    folded.evaluate("each => each.closest('details').open = true")
     assert folded.bounding_box()["height"] > 100
-    height = paper.evaluate("document.documentElement.scrollHeight")
-    pages = len(PDF_PAGE.findall(paper.pdf(prefer_css_page_size=True)))
-    assert height / PAPER["height"] - 1 < pages < 1.3 * height / PAPER["height"] + 1
+
+
+MOST_PAGES = 4
+
+
+@SLOW
+def test_a_report_of_one_set_of_options_is_printed_on_four_pages(browser: Any) -> None:
+    paper = open_page(browser, PROJECT / "docs" / "examples" / "demo.html", PAPER)
+    assert len(PDF_PAGE.findall(paper.pdf(prefer_css_page_size=True))) <= MOST_PAGES
 
 
 @SLOW
