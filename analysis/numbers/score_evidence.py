@@ -119,8 +119,9 @@ def _is_plain_loss(one: Any, other: Any, reasons: Collection[str], margin: float
         # Of few steps the rise is a part: both are what more workers cost in as many epochs.
         "rising": 0 if one.trained.is_short else EPOCHS_TO_COME * (one.trained.rise - other.trained.rise),
     }
-    most = max((left_open.get(reason, math.inf) for reason in reasons), default=math.inf)
-    return len(lost) >= FEWEST_REPEATS and min(lost) > margin + most
+    return len(lost) >= FEWEST_REPEATS and all(
+        min(lost) > margin + left_open.get(reason, math.inf) for reason in reasons
+    )
 
 
 def named(reasons: Sequence[UnjudgedReason]) -> list[UnjudgedReason]:
