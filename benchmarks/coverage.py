@@ -7,6 +7,7 @@ the analysis. Throughput of an epoch is exp(block + launch + epoch noise); the b
 of one repeat have in common. A few minutes for each table, in percent of the studies:
   intervals  whose interval holds the truth, of each kind that a report prints: least and most of 7 noises
   power      that find a difference, or call equal what is so within 3 %
+  demo       of `make demo` that tell which framework is faster, or that they are equal
   null       that call a framework faster where none is
   answers    whose headline names and advises what, where the truth is known
   alarms     false alarms of the steadiness check; outliers: of the rule for outlying launches
@@ -31,7 +32,7 @@ from analysis.study import Array, Study
 from slurm.launch.study_folder import in_launch_order
 from tests.simulated import study_of
 from unet_scaling.base.command_line import CommandLine
-from unet_scaling.study.config import FRAMEWORKS, StudyConfig
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, StudyConfig
 from unet_scaling.study.repeats import (
     ADAPTIVE_SIGNIFICANCE,
     EARLY_SIGNIFICANCE,
@@ -41,6 +42,7 @@ from unet_scaling.study.repeats import (
     RepeatHistory,
     stopping_rule,
 )
+from unet_scaling.study.study_file import read_study
 
 # The same draws in every study of a table, so that a difference between its rows is not one of luck.
 SEED = 7
@@ -97,6 +99,9 @@ NOISES_OF_INTERVALS = (
     Noise(0, 0.02, 0.02, 5, "skewed"),
     Noise(0, 0.02, 0, 2, "rare slow"),
 )
+# Of a pair of launches 2.2 %, as on a quiet machine of two cores.
+NOISE_OF_DEMO = Noise(0.02, 0.0125, 0.017, 4)
+DEMO = PROJECT / "slurm" / "studies" / "demo.toml"
 NOISES_OF_LOOKS = (Noise(0, 0.02, 0, 2), Noise(0.05, 0.05, 0.02, 5), Noise(0.02, 0.03, 0, 2, "skewed"))
 
 
@@ -286,6 +291,23 @@ def power_rows(studies: int) -> Rows:
         yield noise, f"{100 * (ratio - 1):.0f} %", number, *shares
 
 
+def demo_rows(studies: int) -> Rows:
+    """Yield how often the study of `make demo` tells anything of the frameworks on its most workers."""
+    demo = read_study(DEMO)
+    epochs = demo.training["epochs"] - 1
+    largest = max(demo.workers)
+    all_told = []
+    for ratio in (0.95, 0.97, 1.0, 1.03, 1.05, 1.1):
+        random, noise = np.random.default_rng(SEED), replace(NOISE_OF_DEMO, epochs=epochs)
+        study = simulate(random, noise, studies, demo.repeats, ratio, workers=demo.workers)
+        compared = compare(replace(study, criteria=demo.criteria), family=["options"])
+        outcome = compared.loc[compared["workers"] == largest, "outcome"]
+        told = [100 * float(outcome.str.contains(words).mean()) for words in ("faster", "equal within")]
+        all_told.append(sum(told))
+        yield noise, demo.repeats, f"{100 * (ratio - 1):.0f} %", *told
+    yield "all of these", demo.repeats, "", float(np.mean(all_told)), ""
+
+
 def null_rows(studies: int) -> Rows:
     for repeats, workers in ((5, ONE_COUNT), (5, FIVE_COUNTS), (10, ONE_COUNT), (3, ONE_COUNT)):
         for cell in NULL_CELLS:
@@ -457,6 +479,10 @@ TABLES: Mapping[str, tuple[str, Callable[[int], Rows], int]] = {
     "intervals": ("95 % interval of | 3 repeats | 5 repeats | 10 repeats", interval_rows, STUDIES_WITH_LOOKS),
     "power": (
         'noise | native DDP faster by | repeats | found in % | "equal within 3 %" in %', power_rows, STUDIES,
+    ),
+    "demo": (
+        'noise | repeats | native DDP faster by | one "is faster" in % | "equal within 5 %" in %',
+        demo_rows, STUDIES,
     ),
     "null": (
         'noise | worker counts | repeats | "is faster" in % of studies | "suggests" in %',
