@@ -31,7 +31,7 @@ done
 
 if [ -z "$data" ]; then
     study=demo
-    .venv/bin/python -m unet_scaling.data make data/demo --count 160 --height 96 --width 96
+    .venv/bin/python -m unet_scaling.data make data/demo --count 216 --height 96 --width 96
 else
     # A user's folder is only read: its manifest goes beside the runs. Many are called images: the sum of its
     # path tells them apart.
@@ -54,7 +54,7 @@ gpus=$(.venv/bin/python -m unet_scaling.group.gpus)
 if [ "$gpus" = 1 ] && [[ " $*" != *" workers="* ]]; then options+=(--set 'workers=[1]'); fi
 study_file=slurm/studies/demo.toml
 if [ "$dry$gpus" = no0 ] && [ -z "$data" ] && [ $# -eq 0 ]; then
-    echo "16 launches: about 6 minutes on a quiet machine with two cores; Ctrl-C leaves a report of the complete ones"
+    echo "24 launches: about 6 minutes on a quiet machine with two cores; Ctrl-C leaves a report of the complete ones"
 fi
 code=0
 slurm/submission.sh "$study_file" --local "${options[@]}" "$@" || code=$?
@@ -79,13 +79,10 @@ if [ "$code" != 0 ]; then
     printf '\nthis is the report of the launches that are complete; %s goes on\n' "$UNET_SCALING_GO_ON"
     exit "$code"
 fi
-options+=("$@")
-again=
-[ ${#options[@]} -eq 0 ] || again=$(printf ' %q' "${options[@]}")
 cat <<TEXT
 
 full output: $report/console.txt
 next:
-  .venv/bin/unet-scaling run $study_file$again --set repeats=5 && .venv/bin/unet-scaling report $logs/$study   # 5 launches of a point, as recommended
   DEMO_DATA=MY_IMAGES make demo   # your images: a folder with images/ and masks/, paired by file name
+  .venv/bin/unet-scaling new MY_STUDY --data MY_IMAGES   # a study of them, with the reason of every value
 TEXT
