@@ -31,7 +31,7 @@ done
 
 if [ -z "$data" ]; then
     study=demo
-    .venv/bin/python -m unet_scaling.data make data/demo --count 216 --height 96 --width 96
+    .venv/bin/python -m unet_scaling.data make data/demo --count 160 --height 96 --width 96
 else
     # A user's folder is only read: its manifest goes beside the runs. Many are called images: the sum of its
     # path tells them apart.
