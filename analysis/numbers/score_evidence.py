@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from analysis.numbers import stats
 from analysis.study import FEWEST_REPEATS, NAN, POINT, RUNNING, SERIES, Array
 from unet_scaling.study.options import FEWEST_JUDGED_STEPS, FEWEST_TEST_SAMPLES
 
@@ -110,8 +111,9 @@ def why_not_judged(one: Any, other: Any, learned: str, margin: float) -> tuple[U
 
 
 def _is_plain_loss(one: Any, other: Any, reasons: Collection[str], margin: float) -> bool:  # noqa: ANN401, as above
-    """Return whether every seed loses more than the reasons leave open: then it is judged, as a loss."""
+    """Return whether the whole interval of the loss is above what the reasons leave open: it is judged."""
     lost = [other.ious[seed] - one.ious[seed] for seed in one.ious if seed in other.ious]
+    (contrast,) = stats.contrasts_of([np.array(lost, dtype=np.float64)])
     is_settled = one.trained.statistics != RUNNING and not other.trained.is_short
     left_open = {
         "steps": 0 if is_settled else math.inf,
@@ -120,7 +122,7 @@ def _is_plain_loss(one: Any, other: Any, reasons: Collection[str], margin: float
         "rising": 0 if one.trained.is_short else EPOCHS_TO_COME * (one.trained.rise - other.trained.rise),
     }
     return len(lost) >= FEWEST_REPEATS and all(
-        min(lost) > margin + left_open.get(reason, math.inf) for reason in reasons
+        contrast["low"] > margin + left_open.get(reason, math.inf) for reason in reasons
     )
 
 
