@@ -113,17 +113,18 @@ def why_not_judged(one: Any, other: Any, learned: str, margin: float) -> tuple[U
 def _is_plain_loss(one: Any, other: Any, reasons: Collection[str], margin: float) -> bool:  # noqa: ANN401, as above
     """Return whether the whole interval of the loss is above what the reasons leave open: it is judged."""
     lost = [other.ious[seed] - one.ious[seed] for seed in one.ious if seed in other.ious]
+    if not reasons or len(lost) < FEWEST_REPEATS:
+        return False
     (contrast,) = stats.contrasts_of([np.array(lost, dtype=np.float64)])
     is_settled = one.trained.statistics != RUNNING and not other.trained.is_short
+    catches_up = max(one.trained.rise - other.trained.rise, 0.0)
     left_open = {
         "steps": 0 if is_settled else math.inf,
         "sampling": 2 * sampling_error(one.trained, other.trained),
         # Of few steps the rise is a part: both are what more workers cost in as many epochs.
-        "rising": 0 if one.trained.is_short else EPOCHS_TO_COME * (one.trained.rise - other.trained.rise),
+        "rising": 0 if one.trained.is_short else EPOCHS_TO_COME * catches_up,
     }
-    return len(lost) >= FEWEST_REPEATS and all(
-        contrast["low"] > margin + left_open.get(reason, math.inf) for reason in reasons
-    )
+    return all(contrast["low"] > margin + left_open.get(reason, math.inf) for reason in reasons)
 
 
 def named(reasons: Sequence[UnjudgedReason]) -> list[UnjudgedReason]:
