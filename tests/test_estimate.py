@@ -79,7 +79,7 @@ def test_a_probe_tells_nothing_of_another_network_other_images_or_batches(study:
     rate = config.training.model_copy(update={"rate_scaling": "none", "learning_rate": 0.5})
     assert probe.estimate(config.model_copy(update={"training": rate})) == probe.estimate(config)
     explained = study.model_copy(update={"saliency": {"method": "rise"}})
-    with pytest.raises(UserError, match="told by complete runs alone"):
+    with pytest.raises(UserError, match="told by complete runs: --set repeats=1"):
         run_probe(explained, 1)
 
 
@@ -239,6 +239,10 @@ def test_a_dry_run_tells_the_time_that_new_probed_on_this_machine(
 
     assert told.group() in dry_run()
     assert "duration unknown" in dry_run("--set", "training.batch_per_worker=1")
+    maps = ("--set", "saliency.method=rise")
+    assert "--set repeats=1 runs each point once" in dry_run(*maps)
+    with pytest.raises(UserError, match="--set repeats=1 runs each point once"):
+        dry_run(*maps, "--probe")
     monkeypatch.setattr("platform.node", lambda: "another")
     assert "duration unknown" in dry_run()
     (tmp_path / "mine.probe.json").write_text("{}")

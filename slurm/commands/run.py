@@ -5,7 +5,14 @@ import sys
 import time
 
 from slurm.commands.options import add_launch, add_study, find_study_folder, new_console
-from slurm.launch.estimate import PROBE_SECONDS, describe_estimate, read_probe, run_probe
+from slurm.launch.estimate import (
+    FIRST_RUNS,
+    PROBE_SECONDS,
+    computes_otherwise,
+    describe_estimate,
+    read_probe,
+    run_probe,
+)
 from slurm.launch.local import StudyStoppedError, cores_per_worker, plan_local_runs, run_study
 from slurm.launch.preflight import find_iou_warnings, require_devices
 from slurm.launch.processes import say_whether_quiet
@@ -51,7 +58,8 @@ def main() -> int:
         if wanted:
             console.print(describe_estimate(wanted, known, probe))
             if not (probe and probe.estimate(wanted[0])) and not all(map(known.get_median, wanted)):
-                console.print("--probe estimates the time of points without complete runs")
+                hint = "--probe estimates the time of points without complete runs"
+                console.print(FIRST_RUNS if computes_otherwise(wanted[0]) else hint)
     while arguments.wait_quiet and not arguments.dry_run and not say_whether_quiet(console):
         time.sleep(QUIET_POLL_SECONDS)
     if not arguments.dry_run:

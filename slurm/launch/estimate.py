@@ -26,6 +26,7 @@ from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 
 # Seconds of steps after the first one, which warms up; the user waits for half a minute in all.
 PROBE_SECONDS = 20
+FIRST_RUNS = "--set repeats=1 runs each point once; then --dry-run tells how long the others take"
 # Evaluation has no backward pass, which computes twice as much as the forward pass.
 EVALUATION_SPEED = 3.0
 # Keys of [training] that do not change how long a step takes.
@@ -154,7 +155,7 @@ class ProbedSpeed:
 
     def estimate(self, config: RunConfig) -> float | None:
         """Return the seconds of a run at perfect scaling; None where its steps are not those of the probe."""
-        if _computes_otherwise(config) or _work_of_a_step(config) != _work_of_a_step(self.config):
+        if computes_otherwise(config) or _work_of_a_step(config) != _work_of_a_step(self.config):
             return None
         test = count_test_images(self.images, config.data.test_share)
         every = config.training.evaluate_every
@@ -164,7 +165,7 @@ class ProbedSpeed:
         return self.startup_seconds + images / (self.images_per_second * config.workers)
 
 
-def _computes_otherwise(config: RunConfig) -> bool:
+def computes_otherwise(config: RunConfig) -> bool:
     """Return whether a run does something else than train the built-in network, which a probe times."""
     return config.has_own_task or config.is_emulated or config.is_explained
 
@@ -182,9 +183,9 @@ def run_probe(study: StudyConfig, cores: int, seconds: int = PROBE_SECONDS) -> P
     """
     begin = time.monotonic()
     config = study.configs()[0]
-    if _computes_otherwise(config):
+    if computes_otherwise(config):
         raise UserError(
-            "--probe: own tasks, emulated workers and saliency maps are told by complete runs alone"
+            f"--probe: own tasks, emulated workers and saliency maps are told by complete runs: {FIRST_RUNS}"
         )
     required_module("unet_scaling.profile", "--probe")
     command = [sys.executable, "-m", "unet_scaling.profile.measure", str(seconds), str(cores)]
