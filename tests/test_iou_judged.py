@@ -72,7 +72,7 @@ NOT_JUDGED: Mapping[str, tuple[Callable[[Path], Path], str]] = {
         "are needed (5 epochs); 1 test image, at least 5",
     ),
     "one test image": (lambda to: write(to, test_images=1), "1 test image"),
-    "a perfect score": (lambda to: write(to, iou=1.0), "scores 1"),
+    "a perfect score": (lambda to: write(to, iou=1.0), "scores 1, the most there is"),
     "a constant score": (lambda to: write(to, iou=0.75), "scores 0.75"),
     "a constant score of an own task": (own_task, "scores"),
     "test images that differ": (lambda to: images(to, 0.2), "standard error"),

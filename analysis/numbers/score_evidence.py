@@ -99,8 +99,8 @@ def why_not_judged(one: Any, other: Any, learned: str, margin: float) -> tuple[U
     both = one.trained, other.trained
     rules: dict[UnjudgedReason, bool] = {
         "steps": any(each.is_short for each in both),
-        "constant": one.trained.is_constant and other.trained.is_constant,
         "perfect": bool({*one.ious.values(), *other.ious.values()} == {1.0}),
+        "constant": one.trained.is_constant and other.trained.is_constant,
         "learned": learned == "no",
         "samples": one.test_images < FEWEST_TEST_SAMPLES,
         "sampling": sampling_error(*both) > margin,
