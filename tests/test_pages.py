@@ -242,7 +242,8 @@ NO_PACKAGE = "the Python package playwright is not installed"
 NO_CHROMIUM = "no chromium on PATH; Debian's package chromium has it"
 
 
-@pytest.fixture(scope="session")
+# Of this module: while it is open, asyncio holds that a loop runs in this thread, and others start their own.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason=NO_PACKAGE)
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -357,6 +357,54 @@ def test_refuses_a_study_of_the_projects_own_runs_and_workers_without_a_group(
         record.begin(study="another", framework="pytorch_native", logs=tmp_path)
 
 
+# A thread of Gloo that tells a worker of a sum lets go of it 20 ms later.
+LETS_GO_LATE = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int pthread_cond_broadcast(pthread_cond_t *condition) {
+    int (*broadcast)(pthread_cond_t *) = dlvsym(RTLD_NEXT, "pthread_cond_broadcast", "GLIBC_2.3.2");
+    int result = broadcast(condition);
+    if (syscall(SYS_gettid) != getpid()) usleep(20000);
+    return result;
+}
+"""
+SUMS = """
+import sys, threading, weakref
+import torch
+from unet_scaling.script_recorder.recording import group_of_script
+
+torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{sys.argv[1]}", rank=0, world_size=1)
+group = group_of_script("pytorch_native", None)
+freed_by = []
+for _ in range(20):
+    tensor = torch.ones(4)
+    weakref.finalize(tensor, lambda: freed_by.append(threading.get_ident()))
+    group.sum_over_workers(tensor)
+    del tensor
+print(len(freed_by), set(freed_by) == {threading.get_ident()})
+"""
+
+
+@pytest.mark.slow
+def test_no_thread_of_gloo_frees_the_tensors_of_a_sum(tmp_path: Path) -> None:
+    """Where Python ends meanwhile, such a thread aborts the script, which has been recorded in full."""
+    source, library = tmp_path / "late.c", tmp_path / "late.so"
+    source.write_text(LETS_GO_LATE)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", SUMS, str(free_port())],
+        cwd=PROJECT,
+        env=os.environ | {"LD_PRELOAD": str(library)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert found.stdout == "12 True\n"
+
+
 def start_torchrun_workers(
     script: str, workers: int, logs: Path, *options: str
 ) -> list[subprocess.Popen[str]]:

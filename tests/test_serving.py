@@ -467,8 +467,7 @@ def answers_of(
         await asyncio.gather(keeping, return_exceptions=True)
         return [(status, content) for status, content, _ in found]
 
-    # In a thread of its own: where the browser of test_pages.py is open, this one's loop runs already.
-    found = ThreadPoolExecutor(1).submit(asyncio.run, asked()).result()
+    found = asyncio.run(asked())
     return found, [int(line) for line in noted.read_text().split()]
 
 

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -40,6 +41,9 @@ Item = TypeVar("Item")
 # Folders that a submission makes have names without this prefix.
 FOLDER_PREFIX = "script"
 SOURCE = "record.begin"
+# The sums begun last. A thread of Gloo lets go of one after the worker has it. As the last to do so it would
+# free tensors, which needs the interpreter's lock: a script that ends meanwhile aborts, or waits for ever.
+_LAST_SUMS: deque[object] = deque(maxlen=8)
 
 
 def begin(
@@ -98,10 +102,16 @@ def group_of_script(framework: str, model: nn.Module | None) -> Group:
         identity = Identity(library.get_rank(), library.get_world_size(), 0, "script")
         backend = library.get_backend()
         sums_on_cpu = any(name in backend for name in ("gloo", "mpi"))
+
+        def begin_sum(tensor: Tensor) -> Callable[[], object]:
+            work = library.all_reduce(tensor, async_op=True)
+            _LAST_SUMS.append(work)
+            return partial(work.wait)
+
         return Group(
             identity,
             device,
-            lambda own: library.all_reduce(own, async_op=True).wait,
+            begin_sum,
             {"backend": backend},
             torch.device("cpu") if sums_on_cpu else device,
         )
