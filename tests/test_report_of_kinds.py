@@ -14,7 +14,7 @@ import pytest
 from analysis.__main__ import main
 from analysis.figures.catalogue import FIGURES
 from analysis.judge.checks import fairness_checks
-from analysis.numbers.direction import score_direction
+from analysis.numbers.direction import direction_note, score_direction
 from analysis.numbers.iou import iou_table
 from analysis.read.load import load_study
 from analysis.report.columns import TABLES, taken_names
@@ -97,6 +97,8 @@ def test_which_values_of_a_score_are_better_is_what_training_does_to_it(
         Runs(folder).change(lambda lines: replace(lines, results=list(map(falls, lines.results))))
     study = load_study(folder)
     assert score_direction(study) == direction
+    cure = {"lower": "HIGHER_IS_BETTER", "unknown": "evaluate_every = 1"}.get(direction, "")
+    assert cure in direction_note(study)
     marks = [row.mark for row in fairness_checks(study) if row.check == "score better when higher"]
     assert marks == {"higher": [], "lower": ["no"], "unknown": ["not known"]}[direction]
     judged = iou_table(study).set_index("workers")["non_inferior"][2]

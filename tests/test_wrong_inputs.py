@@ -21,7 +21,7 @@ from tests.studies import CPU_SITE, OWN_STUDY, TINY_STUDY, make_images
 from tests.tasks import POINTS
 from unet_scaling import subcommands
 from unet_scaling.base.errors import EXIT_BAD_DATA, EXIT_USAGE, run_program
-from unet_scaling.study.config import RunConfig
+from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.verify_task import task_facts_of
 
 CHECK = "check study.toml --only-files"
@@ -435,3 +435,8 @@ def test_another_study_in_a_folder_is_refused_and_another_name_is_the_cure(
 ) -> None:
     called.refuses("run study.toml --dry-run --logs logs --name done", "another name")
     called.accepts(f"{DRY} --name done_too")
+
+
+def test_a_study_that_the_report_names_is_found_from_any_folder(ground: Path, called: Called) -> None:
+    supplied = os.path.relpath(PROJECT / "slurm" / "studies" / "why_work.toml", ground)
+    called.refuses("check why_work.toml --only-files", f"this project's is {supplied}")

@@ -209,6 +209,7 @@ def choose_study_keys(arguments: argparse.Namespace, workers: Choice, most_worke
     """Return the keys of the study; the images are read."""
     batch = LARGEST_BATCH
     data: list[Choice] = []
+    rates: list[Choice] = []
     criteria = Criteria()
     epochs = USUAL_EPOCHS
     learned = "a speed study; check says how many epochs are needed to judge the score"
@@ -218,6 +219,9 @@ def choose_study_keys(arguments: argparse.Namespace, workers: Choice, most_worke
         own = [Choice("task.file", named, "relative to this file")]
         if arguments.option:
             own.append(Choice("task.options", dict(arguments.option), "as asked for; a list is an axis"))
+        replaced = "of 1 worker; takes the place of the rate in the task's function optimizer"
+        rate = Training.model_fields["learning_rate"].default
+        rates.append(Choice("training.learning_rate", rate, replaced))
         lost = "a larger drop of the score is a loss"
         own.append(Choice("criteria.score_margin", criteria.iou_margin, lost))
     else:
@@ -232,7 +236,7 @@ def choose_study_keys(arguments: argparse.Namespace, workers: Choice, most_worke
             Choice("criteria.efficiency_floor", criteria.efficiency_floor, floor),
         ]
     few = "independent launches of each point: at least 3 for an interval, 5 recommended"
-    watched = "shows the score over the epochs, outside the clock; takes half an epoch each time"
+    watched = "shows the score over the epochs; a pass over the test set each time, outside the clock"
     return [
         Choice("frameworks", list(FRAMEWORKS), "each with every worker count"),
         workers,
@@ -241,6 +245,7 @@ def choose_study_keys(arguments: argparse.Namespace, workers: Choice, most_worke
         Choice("training.batch_per_worker", batch, "samples of one worker in one step"),
         Choice("training.epochs", epochs, learned),
         Choice("training.evaluate_every", max(1, epochs // SCORES_OVER_EPOCHS), watched),
+        *rates,
         *own,
     ]
 

@@ -26,7 +26,7 @@ from unet_scaling.study.config import (
     StudyConfig,
     task_file,
 )
-from unet_scaling.study.frameworks import OPTION_TABLES
+from unet_scaling.study.frameworks import OPTION_TABLES, PROGRAMS_FOLDER
 from unet_scaling.study.options import BUILT_IN_TABLES, TASK_DATA_KEYS
 from unet_scaling.study.repeats import HISTORY_KEY, PRECISION_WORDS
 
@@ -55,7 +55,7 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
     file's. Raises UserError that lists every unknown key and every value outside its range; then, of valid
     values, those that exclude each other.
     """
-    content = read_toml(path)
+    content = read_toml(path, PROGRAMS_FOLDER / "slurm" / "studies")
     if "launcher" in content and "workers" not in content:
         raise UserError(f"{path} is a cluster file, which --cluster names; name a study file here")
     for key, value in (overrides or {}).items():
