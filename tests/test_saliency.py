@@ -5,6 +5,7 @@ import resource
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +88,15 @@ def test_every_byte_is_as_xaitk_makes_it(
         assert np.ptp(ours[0]) > 0
 
 
-@pytest.fixture
+@contextmanager
 def files_of_a_kibibyte() -> Iterator[None]:
-    """No file may grow beyond it, as on a disk that is full."""
+    """No file may grow beyond it, as on a disk that is full: nor that of pytest's own output."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def write_masks(_: Path) -> None:
@@ -109,7 +112,6 @@ def write_map(folder: Path) -> None:
     MapFiles(folder).write_map(0, np.zeros((2, 32, 32)))
 
 
-@pytest.mark.usefixtures("files_of_a_kibibyte")
 @pytest.mark.parametrize(
     ("write", "place", "cure"),
     [
@@ -121,7 +123,7 @@ def write_map(folder: Path) -> None:
 def test_a_disk_that_is_full_is_named_with_the_cure_and_leaves_no_map(
     write: Callable[[Path], None], place: str, cure: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError) as refused:
+    with files_of_a_kibibyte(), pytest.raises(UserError) as refused:
         write(tmp_path)
     assert refused.value.exit_code == EXIT_BUG
     assert place in str(refused.value)
