@@ -19,9 +19,10 @@ from pydantic import (
 from slurm.scheduler import DEFAULT_SCHEDULER, SCHEDULERS, get_scheduler
 from slurm.scheduler.protocol import Scheduler
 from slurm.scheduler.sbatch_options import as_one_word, refuse_gpu_binding
+from unet_scaling import CODE_FOLDER
 from unet_scaling.base.errors import UserError
 from unet_scaling.base.validation import Allowed, StrictModel, read_toml, validated
-from unet_scaling.study.config import PROGRAMS_FOLDER, PROJECT
+from unet_scaling.study.config import PROJECT
 
 # What may stand in an option of a job script: a newline there would end the comment and run as shell.
 OPTION_PATTERN = r"^[A-Za-z0-9._,:+/=@%\[\]-]+$"
@@ -220,7 +221,7 @@ def cost_of(cluster: Cluster, jobs: Iterable[tuple[Geometry, float]]) -> Cost:
 
 def read_cluster(path: Path) -> Cluster:
     """Read a cluster file; raises UserError naming file, key, value and what is allowed."""
-    content = read_toml(path, PROGRAMS_FOLDER / "slurm" / "clusters")
+    content = read_toml(path, CODE_FOLDER / "slurm" / "clusters")
     if "workers" in content and "launcher" not in content:
         raise UserError(f"{path} is a study file; --cluster names a cluster file, such as of slurm/clusters/")
     return validated(Cluster, content, str(path))

@@ -1,5 +1,6 @@
-"""A small file system that tests fill up and empty again; needs root, as the virtual cluster does."""
+"""Disks and files without room: a small file system, which needs root, and a limit on the size of files."""
 
+import resource
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +19,17 @@ def small_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextmanager
+def small_files(size: int) -> Iterator[None]:
+    """Inside, no file of this process grows beyond so many bytes; pytest's own output may be one."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @contextmanager

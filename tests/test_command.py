@@ -199,7 +199,7 @@ SUBGROUPS = ("--set=strategy.synchronise_every=4", "--set=strategy.subgroup_size
             "no divisor of the 2 workers",
         ),
         (["--cluster", "slurm/clusters"], 2, "slurm/clusters is a folder; name a TOML file in it"),
-        (["--cluster", "gpu_site.toml"], 2, "; this project's is slurm/clusters/gpu_site.toml"),
+        (["--cluster", "gpu_site.toml"], 2, "; did you mean slurm/clusters/gpu_site.toml?"),
     ],
 )
 def test_check_names_what_would_keep_runs_from_starting(

@@ -29,7 +29,7 @@ import pytest
 
 import slurm.after_run
 from slurm.launch.study_folder import StudyFolder
-from tests.disks import full, small_disk
+from tests.disks import full, small_disk, small_files
 from tests.records import older_log, write_record, write_run
 from tests.reports import without_figures
 from tests.saliency_records import write_explained
@@ -484,15 +484,9 @@ WRITERS = (
 )
 
 
-@contextmanager
-def small_files(_: Path) -> Iterator[None]:
+def empty_files(_: Path) -> AbstractContextManager[None]:
     """No file may have a byte, as where a quota is used up."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    return small_files(0)
 
 
 @contextmanager
@@ -504,7 +498,7 @@ def read_only(disk: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("command", WRITERS)
-@pytest.mark.parametrize("state", [small_files, full, read_only])
+@pytest.mark.parametrize("state", [empty_files, full, read_only])
 def test_what_cannot_be_written_is_named_and_all_else_stays(
     state: Callable[[Path], AbstractContextManager[None]],
     command: str,
@@ -513,7 +507,7 @@ def test_what_cannot_be_written_is_named_and_all_else_stays(
 ) -> None:
     monkeypatch.setattr("unet_scaling.base.files.PAUSES_SECONDS", ())
     ground = sound.parent / "ground"
-    with disk_at(ground) if state is not small_files else nullcontext():
+    with disk_at(ground) if state is not empty_files else nullcontext():
         fresh(sound, monkeypatch)
         with state(ground):
             before = contents(ground)

@@ -145,7 +145,9 @@ def test_a_study_that_cannot_judge_says_so_as_it_is_written(
     assert "IoU will not be judged: 4 test samples, at least 5 are needed" in capsys.readouterr().out
     (folder / "my_task.py").touch()
     call(monkeypatch, "own", "--task", "my_task.py", "--workers", "1,2")
-    assert "# a speed study; check says how many epochs" in (folder / "own.toml").read_text()
+    written = (folder / "own.toml").read_text()
+    assert "# a speed study; check says how many epochs" in written
+    assert "also where the task's optimizer function sets another\nlearning_rate = 0.001\n" in written
 
 
 @pytest.mark.parametrize("workers", [1, 2, 14, 64])

@@ -366,6 +366,7 @@ LETS_GO_LATE = """
 #include <unistd.h>
 int pthread_cond_broadcast(pthread_cond_t *condition) {
     int (*broadcast)(pthread_cond_t *) = dlvsym(RTLD_NEXT, "pthread_cond_broadcast", "GLIBC_2.3.2");
+    if (!broadcast) broadcast = dlsym(RTLD_NEXT, "pthread_cond_broadcast");  // other than x86-64
     int result = broadcast(condition);
     if (syscall(SYS_gettid) != getpid()) usleep(20000);
     return result;
@@ -391,9 +392,9 @@ print(len(freed_by), set(freed_by) == {threading.get_ident()})
 @pytest.mark.slow
 def test_no_thread_of_gloo_frees_the_tensors_of_a_sum(tmp_path: Path) -> None:
     """Where Python ends meanwhile, such a thread aborts the script, which has been recorded in full."""
-    source, library = tmp_path / "late.c", tmp_path / "late.so"
-    source.write_text(LETS_GO_LATE)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    library = tmp_path / "late.so"
+    command = ["g++", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library), "-ldl"]
+    subprocess.run(command, input=LETS_GO_LATE, text=True, check=True)
     found = subprocess.run(
         [sys.executable, "-c", SUMS, str(free_port())],
         cwd=PROJECT,

@@ -81,7 +81,7 @@ def test_a_task_is_told_in_its_own_words(
         assert "Top accuracy" in {tile["title"] for tile in content["answers"][0]["tiles"]}
 
 
-@pytest.mark.parametrize("direction", ["higher", "lower", "unknown"])
+@pytest.mark.parametrize("direction", ["higher", "lower", "mixed", "unknown"])
 def test_which_values_of_a_score_are_better_is_what_training_does_to_it(
     direction: str, tmp_path: Path
 ) -> None:
@@ -89,18 +89,19 @@ def test_which_values_of_a_score_are_better_is_what_training_does_to_it(
     training = {"evaluate_every": 10 if direction == "unknown" else 5}
     truth = Honest(workers=(1, 2), repeats=2, training=training)
     folder = as_own_task(write_honest(tmp_path / "mine", truth), "mismatch")
-    if direction == "lower":
+    if direction in ("lower", "mixed"):
 
         def falls(result: Any) -> Any:
             return result.model_copy(update={"scores": {"mismatch": 1 - result.score}})
 
-        Runs(folder).change(lambda lines: replace(lines, results=list(map(falls, lines.results))))
+        of = Runs(folder, repeats=[1] if direction == "mixed" else None)
+        of.change(lambda lines: replace(lines, results=list(map(falls, lines.results))))
     study = load_study(folder)
-    assert score_direction(study) == direction
-    cure = {"lower": "HIGHER_IS_BETTER", "unknown": "evaluate_every = 1"}.get(direction, "")
-    assert cure in direction_note(study)
+    assert score_direction(study) == ("unknown" if direction == "mixed" else direction)
+    cures = {"lower": "less of it", "mixed": "more epochs", "unknown": "evaluate_every = 1"}
+    assert cures.get(direction, "") in direction_note(study)
     marks = [row.mark for row in fairness_checks(study) if row.check == "score better when higher"]
-    assert marks == {"higher": [], "lower": ["no"], "unknown": ["not known"]}[direction]
+    assert marks == {"higher": [], "lower": ["no"]}.get(direction, ["not known"])
     judged = iou_table(study).set_index("workers")["non_inferior"][2]
     assert (set(judged) == {"not judged"}) == (direction == "lower")
     assert score_direction(load_study(write_honest(tmp_path / "of_iou", Honest(repeats=1)))) == "higher"

@@ -1,11 +1,9 @@
 """Saliency maps in one process: every byte as xaitk's own, masks and files, and what checks the maps."""
 
 import io
-import resource
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.disks import small_files
 from tests.xaitk_maps import explained_point, initial_network, map_maker, xaitk_map
 from tests.xaitk_maps import plain_runs as plain_runs
 from tests.xaitk_maps import weights as weights
@@ -88,17 +87,6 @@ def test_every_byte_is_as_xaitk_makes_it(
         assert np.ptp(ours[0]) > 0
 
 
-@contextmanager
-def files_of_a_kibibyte() -> Iterator[None]:
-    """No file may grow beyond it, as on a disk that is full: nor that of pytest's own output."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 def write_masks(_: Path) -> None:
     MaskStore(mask_chunks(method_of(few_masks(masks=200)).perturber, 33, 47))
 
@@ -123,7 +111,7 @@ def write_map(folder: Path) -> None:
 def test_a_disk_that_is_full_is_named_with_the_cure_and_leaves_no_map(
     write: Callable[[Path], None], place: str, cure: str, tmp_path: Path
 ) -> None:
-    with files_of_a_kibibyte(), pytest.raises(UserError) as refused:
+    with small_files(1024), pytest.raises(UserError) as refused:
         write(tmp_path)
     assert refused.value.exit_code == EXIT_BUG
     assert place in str(refused.value)

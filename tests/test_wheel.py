@@ -109,6 +109,8 @@ def test_an_installed_command_trains_and_reports_in_any_folder_without_its_optio
     command("check", "tiny.toml", "--only-files")
     assert "tiny" in command("run", "tiny.toml")
     assert "2 complete" in command("status", "tiny")
+    elsewhere = python("-m", "unet_scaling", "check", "why_work.toml")
+    assert "; did you mean ../site/slurm/studies/why_work.toml?" in elsewhere.stderr
     assert command("explain", "training.epochs")
     command("report", "logs/tiny")
     assert (work / "logs" / "tiny" / "report" / "report.html").is_file()

@@ -439,4 +439,4 @@ def test_another_study_in_a_folder_is_refused_and_another_name_is_the_cure(
 
 def test_a_study_that_the_report_names_is_found_from_any_folder(ground: Path, called: Called) -> None:
     supplied = os.path.relpath(PROJECT / "slurm" / "studies" / "why_work.toml", ground)
-    called.refuses("check why_work.toml --only-files", f"this project's is {supplied}")
+    called.refuses("check why_work.toml --only-files", f"did you mean {supplied}?")

@@ -31,12 +31,17 @@ def score_direction(study: Study) -> Literal["higher", "lower", "unknown"]:
 def direction_note(study: Study) -> str:
     """Return a sentence on a score of which more is not known to be better; "" where it is."""
     title = study.score.title
+    direction = score_direction(study)
+    if direction == "higher":
+        return ""
+    if direction == "lower":
+        return (
+            f"{title} falls while the loss falls, in every run: less of it seems to be better; if so, "
+            "set HIGHER_IS_BETTER = False in the task's file"
+        )
     is_followed = (study.evaluations.groupby("run")["epochs"].nunique() > 1).any()
     more = "train for more epochs" if is_followed else "set training.evaluate_every = 1"
-    return {
-        "higher": "",
-        "lower": f"{title} falls while the loss falls, in every run: less of it seems to be better; if so, "
-        "set HIGHER_IS_BETTER = False in the task's file",
-        "unknown": f"no runs show that {title} rises while the loss falls: {more}, "
-        "or set HIGHER_IS_BETTER = False in the task's file if less of it is better",
-    }[score_direction(study)]
+    return (
+        f"the runs do not show that {title} rises while the loss falls: {more}, "
+        "or set HIGHER_IS_BETTER = False in the task's file if less of it is better"
+    )

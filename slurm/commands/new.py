@@ -209,19 +209,20 @@ def choose_study_keys(arguments: argparse.Namespace, workers: Choice, most_worke
     """Return the keys of the study; the images are read."""
     batch = LARGEST_BATCH
     data: list[Choice] = []
-    rates: list[Choice] = []
     criteria = Criteria()
     epochs = USUAL_EPOCHS
     learned = "a speed study; check says how many epochs are needed to judge the score"
     if arguments.task:
         relative = Path(os.path.relpath(arguments.task, arguments.into))
         named = _path_as_read("--task", [relative, arguments.task.absolute()])
-        own = [Choice("task.file", named, "relative to this file")]
+        of_one = "of 1 worker, also where the task's optimizer function sets another"
+        rate = Training.model_fields["learning_rate"].default
+        own = [
+            Choice("training.learning_rate", rate, of_one),
+            Choice("task.file", named, "relative to this file"),
+        ]
         if arguments.option:
             own.append(Choice("task.options", dict(arguments.option), "as asked for; a list is an axis"))
-        replaced = "of 1 worker; takes the place of the rate in the task's function optimizer"
-        rate = Training.model_fields["learning_rate"].default
-        rates.append(Choice("training.learning_rate", rate, replaced))
         lost = "a larger drop of the score is a loss"
         own.append(Choice("criteria.score_margin", criteria.iou_margin, lost))
     else:
@@ -245,7 +246,6 @@ def choose_study_keys(arguments: argparse.Namespace, workers: Choice, most_worke
         Choice("training.batch_per_worker", batch, "samples of one worker in one step"),
         Choice("training.epochs", epochs, learned),
         Choice("training.evaluate_every", max(1, epochs // SCORES_OVER_EPOCHS), watched),
-        *rates,
         *own,
     ]
 

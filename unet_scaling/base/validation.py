@@ -72,7 +72,7 @@ AnyModel = TypeVar("AnyModel", bound=StrictModel)
 def read_toml(path: Path, supplied: Path | None = None) -> dict[str, Any]:
     """Return the content of a TOML file; raises UserError that says why it cannot be read.
 
-    `supplied` is the folder of the project's own files of this kind, which the report calls by their names.
+    `supplied` is the folder of the project's own files of this kind, which reports name without it.
     """
     try:
         return tomllib.loads(read_given(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n"))
@@ -81,8 +81,8 @@ def read_toml(path: Path, supplied: Path | None = None) -> dict[str, Any]:
         raise UserError(f"{path}: line {line} is not UTF-8, as TOML has to be; save it as UTF-8") from None
     except FileNotFoundError:
         near = did_you_mean(str(path), [str(file) for file in path.parent.glob(f"*{path.suffix}")])
-        if supplied and path.name in {file.name for file in supplied.glob("*.toml")}:
-            near = f"this project's is {os.path.relpath(supplied / path.name)}"
+        if supplied and (supplied / path.name).is_file():
+            near = f"did you mean {os.path.relpath(supplied / path.name)}?"
         raise UserError(
             f"{path} does not exist; {near or f'TOML files there: {_toml_files(path.parent)}'}".rstrip()
         ) from None

@@ -41,8 +41,8 @@ Item = TypeVar("Item")
 # Folders that a submission makes have names without this prefix.
 FOLDER_PREFIX = "script"
 SOURCE = "record.begin"
-# The sums begun last. A thread of Gloo lets go of one after the worker has it. As the last to do so it would
-# free tensors, which needs the interpreter's lock: a script that ends meanwhile aborts, or waits for ever.
+# The sums begun last. A thread of Gloo may still refer to one when wait() has returned. With the last
+# reference it would free the tensors, for which it needs the GIL: a script that exits meanwhile aborts.
 _LAST_SUMS: deque[object] = deque(maxlen=8)
 
 
@@ -103,15 +103,15 @@ def group_of_script(framework: str, model: nn.Module | None) -> Group:
         backend = library.get_backend()
         sums_on_cpu = any(name in backend for name in ("gloo", "mpi"))
 
-        def begin_sum(tensor: Tensor) -> Callable[[], object]:
+        def start_kept_sum(tensor: Tensor) -> Callable[[], object]:
             work = library.all_reduce(tensor, async_op=True)
             _LAST_SUMS.append(work)
-            return partial(work.wait)
+            return lambda: work.wait()
 
         return Group(
             identity,
             device,
-            begin_sum,
+            start_kept_sum,
             {"backend": backend},
             torch.device("cpu") if sums_on_cpu else device,
         )

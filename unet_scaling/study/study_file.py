@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
+from unet_scaling import CODE_FOLDER
 from unet_scaling.base.errors import UserError, or_user_error, reason_of
 from unet_scaling.base.files import parse_json, read_json_with_checksum, read_regular
 from unet_scaling.base.texts import LAUNCH_HINT, did_you_mean
@@ -26,7 +27,7 @@ from unet_scaling.study.config import (
     StudyConfig,
     task_file,
 )
-from unet_scaling.study.frameworks import OPTION_TABLES, PROGRAMS_FOLDER
+from unet_scaling.study.frameworks import OPTION_TABLES
 from unet_scaling.study.options import BUILT_IN_TABLES, TASK_DATA_KEYS
 from unet_scaling.study.repeats import HISTORY_KEY, PRECISION_WORDS
 
@@ -55,7 +56,7 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
     file's. Raises UserError that lists every unknown key and every value outside its range; then, of valid
     values, those that exclude each other.
     """
-    content = read_toml(path, PROGRAMS_FOLDER / "slurm" / "studies")
+    content = read_toml(path, CODE_FOLDER / "slurm" / "studies")
     if "launcher" in content and "workers" not in content:
         raise UserError(f"{path} is a cluster file, which --cluster names; name a study file here")
     for key, value in (overrides or {}).items():
